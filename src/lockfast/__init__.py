@@ -1,0 +1,28 @@
+"""Distributed locks on Redis and Valkey that hand over at once, in order, and tell the holder when they are gone.
+
+    from lockfast import Lockfast
+
+    lf = Lockfast()                                   # or Lockfast("redis://host:6379/0")
+    with lf.lock("orders:42", lease=30, wait=5) as grant:
+        save(order, fence=grant.fence)
+
+For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
+"""
+
+from lockfast._version import __version__
+from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.sync import Grant, Lock, Lockfast
+
+__all__ = [
+    "Grant",
+    "LeaseLost",
+    "Lock",
+    "Lockfast",
+    "LockfastError",
+    "Misused",
+    "NotAcquired",
+    "NotHeld",
+    "Refused",
+    "Unreachable",
+    "__version__",
+]

@@ -1,0 +1,201 @@
+"""One blocking connection of our own: a request goes out, its reply comes back, by a deadline.
+
+A connection counts the replies it is owed. One that is owed a reply is never used for anything but the `leave`
+that undoes the unanswered request, and is then let go so that what was written still runs: FIN, not RST.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+from lockfast.clock import now
+from lockfast.drivers.wire import ProtocolError, Reader, ReplyError, failure, pack
+from lockfast.errors import Unreachable
+
+if TYPE_CHECKING:
+    from lockfast.endpoints import Endpoint
+
+TICK_S = 0.25  # a blocked read looks at its deadline this often
+
+
+class Connection:
+    """A socket with a reader. Not shared: whoever took it from the pool is alone with it."""
+
+    __slots__ = ("_in_kernel", "_tick_s", "owed", "reader", "sock", "where")
+
+    def __init__(self, sock: socket.socket, where: str) -> None:
+        self.sock = sock
+        self.where = where
+        self.reader = Reader()
+        self.owed = 0
+        # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
+        # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
+        self._in_kernel = os.name == "posix" and type(sock).__module__ == "socket"
+        self._tick_s = 0.0
+
+    def call(self, request: bytes, by: float, replies: int = 1) -> Any:
+        """Send, and return the last of the `replies` that answer it. Raises Unreachable when none comes by `by`."""
+        self.send(request, replies)
+        return self.read(by)
+
+    def send(self, request: bytes, replies: int) -> None:
+        # Counted before it is written: an interrupt in between must not make the connection look clean.
+        self.owed += replies
+        try:
+            self.sock.sendall(request)
+        except OSError as error:
+            raise Unreachable(f"connection to {self.where} lost: {error}") from error
+
+    def read(self, by: float) -> Any:
+        """The last of the replies that are owed."""
+        reply: Any = None
+        while self.owed:
+            reply = self._read_one(by)
+        return reply
+
+    def read_each(self, by: float) -> list[Any]:
+        """All replies that are owed."""
+        return [self._read_one(by) for _ in range(self.owed)]
+
+    def _read_one(self, by: float) -> Any:
+        reply = self.reader.gets()
+        while reply is False:
+            self._feed(by)
+            reply = self.reader.gets()
+        self.owed -= 1
+        return reply
+
+    def next_push(self, by: float) -> Any:
+        """The next message of a subscribed connection, or None when none comes by `by`."""
+        message = self.reader.gets()
+        while message is False:
+            try:
+                self._feed(by)
+            except TimeoutError:
+                return None
+            message = self.reader.gets()
+        return message
+
+    def buffered_push(self) -> Any:
+        """A message that has already been read from the socket, or None."""
+        message = self.reader.gets()
+        return None if message is False else message
+
+    def _feed(self, by: float) -> None:
+        data = self._receive(by)
+        try:
+            self.reader.feed(data)
+        except ProtocolError as error:
+            raise Unreachable(f"{self.where} does not speak the Redis protocol: {error}") from error
+
+    def _receive(self, by: float) -> bytes:
+        if not self._in_kernel:
+            self.sock.settimeout(max(by - now(), 0.001))
+        elif self._tick_s != TICK_S:
+            self._set_tick(TICK_S)
+        while True:
+            try:
+                data = self.sock.recv(16384)
+            except (BlockingIOError, TimeoutError):
+                left_s = by - now()
+                if left_s <= 0:
+                    raise _NoAnswer(f"{self.where} does not answer") from None
+                if self._in_kernel and left_s < TICK_S:
+                    self._set_tick(left_s)
+                continue
+            except OSError as error:
+                raise Unreachable(f"connection to {self.where} lost: {error}") from error
+            if not data:
+                raise Unreachable(f"{self.where} closed the connection")
+            return data
+
+    def _set_tick(self, tick_s: float) -> None:
+        whole_s = int(tick_s)
+        micros = max(int((tick_s - whole_s) * 1_000_000), 1000)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole_s, micros))
+        self._tick_s = tick_s
+
+    def half_close(self) -> None:
+        """Say that nothing more will be sent; what was sent still runs."""
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the other side was faster
+
+    def wake(self) -> None:
+        """End a read that another thread is blocked in."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class _NoAnswer(Unreachable, TimeoutError):
+    """Unreachable because time ran out, with the connection still standing."""
+
+
+def connect(endpoint: Endpoint, socket_path: str, by: float) -> Connection:
+    """A connection that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
+    where = endpoint.where
+    try:
+        sock = _open(endpoint, socket_path, max(by - now(), 0.01))
+    except OSError as error:
+        raise Unreachable(f"cannot connect to {where}: {error}", sent=False) from error
+    connection = Connection(sock, where)
+    try:
+        greeting = endpoint.greeting()
+        connection.send(b"".join(pack(command) for command in greeting), len(greeting))
+        for command, reply in zip(greeting, connection.read_each(by), strict=True):
+            # An account may be allowed to lock and not to name its connection.
+            if isinstance(reply, ReplyError) and command[0] != "CLIENT":
+                raise failure(reply, where)
+            if isinstance(reply, ReplyError) and not str(reply).startswith("NOPERM"):
+                raise failure(reply, where)
+    except Unreachable as error:
+        connection.close()
+        raise Unreachable(str(error), sent=False) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.socket:
+    if socket_path:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(socket_path)
+        except BaseException:
+            sock.close()
+            raise
+        sock.settimeout(None)
+        return sock
+    host, port = endpoint.resolve() if endpoint.resolve else (endpoint.host, endpoint.port)
+    sock = socket.create_connection((host, port), timeout_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock)
+        context = endpoint.tls_context()
+        if context is not None:
+            sock = context.wrap_socket(sock, server_hostname=host)
+        else:
+            sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Let the kernel find out that the other side is gone, also while nothing is being asked."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

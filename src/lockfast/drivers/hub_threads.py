@@ -1,0 +1,154 @@
+"""The push connection of a client, for threads: subscribed on first contention, read by the waiters themselves.
+
+There is no reader thread. One of the threads that wait reads the socket for all of them, so that a grant for that
+thread costs no second wake-up; when it has what it wants, it makes another waiter the reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from lockfast.clock import now
+from lockfast.drivers.wire import ReplyError, pack
+from lockfast.errors import Misused, Unreachable
+from lockfast.flows.effects import Push
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.drivers.connection import Connection
+    from lockfast.flows.effects import Env
+
+MAX_MAIL = 1000  # pushes kept for tickets that nobody waits for (yet); what is dropped heals with the next heartbeat
+
+
+class Hub:
+    """Delivers pushes to waiting tickets."""
+
+    def __init__(self, env: Env, connect: Callable[[float], Connection]) -> None:
+        self._env = env
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._subscribing = threading.Lock()
+        self._subscriptions = 0
+        self._deaf = False
+        self._closed = False
+        self._mutex = threading.Lock()  # guards what follows; never held during I/O
+        self._reading = False
+        self._mail: dict[str, Push] = {}
+        self._sleepers: dict[str, threading.Event] = {}
+
+    def listen(self, by: float) -> int:
+        """See effects.Listen."""
+        if self._env.listening or self._deaf:
+            return self._env.listening
+        with self._subscribing:
+            if self._env.listening or self._deaf:
+                return self._env.listening
+            connection = self._connect(by)
+            try:
+                answer = connection.call(pack(("SUBSCRIBE", self._env.channel)), by)
+            except BaseException:
+                connection.close()
+                raise
+            if isinstance(answer, ReplyError):  # no right to subscribe: the waiters poll instead
+                connection.close()
+                self._deaf = True
+                return 0
+            with self._mutex:
+                if self._closed:
+                    connection.close()
+                    raise Misused("this client is closed")
+                self._connection = connection
+                self._subscriptions += 1
+                self._env.listening = self._subscriptions
+            return self._subscriptions
+
+    def wait(self, ticket: str, until: float) -> Push | None:
+        """See effects.Wait."""
+        while True:
+            with self._mutex:
+                push = self._mail.pop(ticket, None)
+                if push is not None:
+                    return push
+                if self._closed:
+                    raise Misused("this client was closed while an acquire was waiting")
+                connection = self._connection
+                if connection is None:
+                    return None
+                reads = not self._reading
+                if reads:
+                    self._reading = True
+                else:
+                    event = self._sleepers[ticket] = threading.Event()
+            left_s = until - now()
+            try:
+                if reads:
+                    self._read(connection, until)
+                elif left_s > 0:
+                    event.wait(left_s)
+            finally:
+                self._step_back(ticket, reads)
+            if left_s <= 0 or now() >= until:
+                with self._mutex:
+                    return self._mail.pop(ticket, None)
+
+    def _read(self, connection: Connection, until: float) -> None:
+        try:
+            message = connection.next_push(until)
+        except (Unreachable, OSError):
+            self._lose(connection)
+            return
+        with self._mutex:
+            while message is not None:
+                self._deliver(message)
+                message = connection.buffered_push()
+
+    def _deliver(self, message: Any) -> None:
+        if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
+            return
+        kind, ticket, number = message[2].decode().split(" ")
+        if len(self._mail) >= MAX_MAIL:
+            self._mail.pop(next(iter(self._mail)))
+        self._mail[ticket] = Push(kind, int(number))
+        sleeper = self._sleepers.get(ticket)
+        if sleeper is not None:
+            sleeper.set()
+
+    def _step_back(self, ticket: str, was_reading: bool) -> None:
+        """Stop waiting for `ticket`; if this thread was the reader, wake one that will be the next."""
+        with self._mutex:
+            self._sleepers.pop(ticket, None)
+            if was_reading:
+                self._reading = False
+            if not self._reading and self._sleepers:
+                # Any waiter will do; one that was woken by a push will pass the role on again.
+                next(iter(self._sleepers.values())).set()
+
+    def _lose(self, connection: Connection) -> None:
+        with self._mutex:
+            if self._connection is connection:
+                self._connection = None
+                self._env.listening = 0
+                for sleeper in self._sleepers.values():
+                    sleeper.set()
+        connection.close()
+
+    def connections(self) -> list[Connection]:
+        """What is open, for a forked child to close its copies."""
+        return [] if self._connection is None else [self._connection]
+
+    def close(self) -> None:
+        """Wake every waiter; those that read the socket see it end."""
+        with self._mutex:
+            self._closed = True
+            self._env.listening = 0
+            connection, self._connection = self._connection, None
+            for sleeper in self._sleepers.values():
+                sleeper.set()
+        if connection is not None:
+            connection.wake()
+            connection.close()
+
+

@@ -1,0 +1,231 @@
+"""Runs flows in threads, over a small pool of blocking connections."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockfast.clock import now
+from lockfast.drivers import wire
+from lockfast.drivers.connection import Connection, connect
+from lockfast.drivers.hub_threads import Hub
+from lockfast.drivers.identity import new_id, owner_text
+from lockfast.drivers.keeper_threads import Keeper
+from lockfast.errors import Misused, Unreachable
+from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
+from lockfast.flows.scripts import LEAVE
+from lockfast.grants import Era
+from lockfast.names import channel
+
+if TYPE_CHECKING:
+    from lockfast.embedded import Attachment
+    from lockfast.endpoints import Endpoint
+    from lockfast.flows.effects import Effect, Flow
+
+R = TypeVar("R")
+PING = wire.pack(("PING",))
+MAX_LINGERING = 32
+
+
+class Threads:
+    """The driver of one client: its pool, its push hub, and what it remembers."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
+        self.endpoint = endpoint
+        self.closed = False
+        self.env = Env(now, random.random, timeout_s, "", "")
+        self._prefix = prefix
+        self._label = label
+        self._attachment: Attachment | None = None
+        self._attaching = threading.Lock()
+        self._start()
+        _drivers.add(self)
+
+    def _start(self) -> None:
+        """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
+        self.era = Era()
+        self.env.channel = channel(self._prefix, new_id())
+        self.env.owner = owner_text(self._label)
+        self.env.listening = 0
+        self._free: list[Connection] = []
+        self._lingering: list[Connection] = []
+        self.hub = Hub(self.env, self.connect)
+        self.keeper = Keeper(self.env, self.run)
+
+    def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
+        lane: Connection | None = None  # where this flow's unanswered request went out
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as stop:
+                    result: R = stop.value
+                    return result
+                answer = error = None
+                try:
+                    if type(effect) is not Call:
+                        answer = self._perform(effect)
+                        continue
+                    if effect.behind and lane is not None:
+                        connection = lane
+                    else:
+                        if self.closed and not effect.behind:
+                            raise Misused("this client is closed")
+                        if lane is not None:
+                            self._let_go(lane)
+                        lane = connection = self._take(effect.by)
+                    answer = self._call(connection, effect)
+                    lane = None
+                    self._give_back(connection)
+                except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                    error = struck
+        finally:
+            if lane is not None:
+                self._let_go(lane)
+
+    def _call(self, connection: Connection, call: Call) -> Any:
+        if call.script is LEAVE and self.env.listening:
+            # Servers write pending replies last in, first out. A PING in front puts this connection into that list
+            # before the grant's receiver, so that the next holder is written to before the one who lets go.
+            reply = connection.call(PING + wire.evalsha(call), call.by, 2)
+        else:
+            reply = connection.call(wire.evalsha(call), call.by)
+        if isinstance(reply, wire.ReplyError):
+            if wire.is_noscript(reply):
+                reply = connection.call(wire.eval_text(call), call.by)
+            if isinstance(reply, wire.ReplyError):
+                raise wire.failure(reply, connection.where)
+        self.env.connected = True
+        return reply
+
+    def _perform(self, effect: Effect) -> Any:
+        if type(effect) is Wait:
+            return self.hub.wait(effect.ticket, effect.until)
+        if type(effect) is Listen:
+            return self.hub.listen(effect.by)
+        if type(effect) is Sleep:
+            time.sleep(effect.delay_s)
+            return None
+        if type(effect) is Command:
+            return self._command(effect)
+        assert type(effect) is CallMany
+        return self._call_many(effect)
+
+    def _call_many(self, effect: CallMany) -> list[Any]:
+        connection = self._take(effect.by)
+        try:
+            connection.send(b"".join(wire.evalsha(call) for call in effect.calls), len(effect.calls))
+            replies = connection.read_each(effect.by)
+            for i, reply in enumerate(replies):
+                if wire.is_noscript(reply):
+                    replies[i] = connection.call(wire.eval_text(effect.calls[i]), effect.by)
+        except BaseException:
+            self._let_go(connection)
+            raise
+        self._give_back(connection)
+        self.env.connected = True
+        return [wire.failure(r, connection.where) if isinstance(r, wire.ReplyError) else r for r in replies]
+
+    def _command(self, effect: Command) -> Any:
+        connection = self._take(effect.by)
+        try:
+            reply = connection.call(wire.pack(effect.args), effect.by)
+        except BaseException:
+            self._let_go(connection)
+            raise
+        self._give_back(connection)
+        if isinstance(reply, wire.ReplyError):
+            raise wire.failure(reply, connection.where)
+        return reply
+
+    def connect(self, by: float) -> Connection:
+        """A new connection. The embedded server is started, or started again, when it is not there."""
+        path = self.endpoint.path
+        if not self.endpoint.embedded:
+            return connect(self.endpoint, path, by)
+        with self._attaching:
+            if self._attachment is None:
+                from lockfast import embedded
+
+                self._attachment = embedded.attach()
+            attachment = self._attachment
+        try:
+            return connect(self.endpoint, attachment.socket_path, by)
+        except Unreachable:
+            attachment.revive()
+            return connect(self.endpoint, attachment.socket_path, by)
+
+    def _take(self, by: float) -> Connection:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self.connect(by)
+
+    def _give_back(self, connection: Connection) -> None:
+        self._free.append(connection)
+        if self.closed:  # closed meanwhile: whoever closed may have missed this one
+            self._close_free()
+
+    def _let_go(self, connection: Connection) -> None:
+        """Drop a connection that failed. If it is owed replies, what was written must still run: FIN, then wait.
+
+        Closing at once would answer the late reply with RST, and the server might drop what it has not read yet.
+        """
+        self._close_free()  # the others go to the same server and most likely failed with it
+        if not connection.owed:
+            connection.close()
+            return
+        connection.half_close()
+        self._lingering.append(connection)
+        while len(self._lingering) > MAX_LINGERING:
+            self._lingering.pop(0).close()
+
+    def _close_free(self) -> None:
+        while True:
+            try:
+                self._free.pop().close()
+            except IndexError:
+                return
+
+    def close(self) -> None:
+        """Close every connection. Acquires that wait in other threads end with Misused, and leave the queue."""
+        self.keeper.close()
+        self.closed = True
+        self.hub.close()
+        self._close_free()
+        while self._lingering:
+            self._lingering.pop().close()
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            attachment.close()
+
+    def forget(self) -> None:
+        """In a forked child: own nothing of the parent's. Its sockets are closed here and stay open there."""
+        self.era.ended = True
+        inherited = [*self._free, *self._lingering, *self.hub.connections()]
+        attachment, self._attachment = self._attachment, None
+        self._attaching = threading.Lock()
+        self._start()
+        for connection in inherited:
+            connection.close()
+        if attachment is not None:
+            attachment.close()
+
+
+_drivers: weakref.WeakSet[Threads] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for driver in list(_drivers):
+        driver.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,70 @@
+"""Bytes and errors, the same for both drivers: how a request is packed, and what a server's "no" means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import hiredis
+
+from lockfast.errors import LockfastError, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from lockfast.flows.effects import Call
+
+pack = hiredis.pack_command
+Reader = hiredis.Reader
+ReplyError = hiredis.ReplyError
+ProtocolError = hiredis.ProtocolError
+
+# Said by a server that will be fit again soon: ask again within the caller's time. Nothing was run.
+_PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
+_NEXT_STEP = {
+    "READONLY": "this is a replica: connect to the primary",
+    "NOAUTH": "give the password in the URL or the client",
+    "WRONGPASS": "check user name and password",
+    "NOPERM": "the account needs EVALSHA, EVAL, PUBLISH, SUBSCRIBE and the keys and channels of the prefix",
+    "OOM": "the server is at its maxmemory: make room",
+    "MISCONF": "the server cannot write to its disk: mend that first",
+    "WRONGTYPE": "another program uses this key: choose another name or prefix",
+    "NOREPLICAS": "the server wants more replicas than it has",
+    "MOVED": "this is a cluster: clusters are not supported yet",
+}
+
+
+def evalsha(call: Call) -> bytes:
+    """The request that runs a script the server is expected to know."""
+    script = call.script
+    packed: bytes = pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+    return packed
+
+
+def eval_text(call: Call) -> bytes:
+    """The request that brings the script along, for a server that forgot it."""
+    packed: bytes = pack(("EVAL", call.script.text, len(call.keys), *call.keys, *call.args))
+    return packed
+
+
+def is_noscript(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def failure(reply: Exception, where: str) -> LockfastError:
+    """What an error reply means to the caller, with the server's own words in it."""
+    words = str(reply)
+    code = words.partition(" ")[0]
+    if code in _PASSING or "max number of clients" in words:
+        return Unreachable(f"{where} answers {words!r}", sent=False)
+    if code == "LOCKFASTKIND":
+        _, kind, limit = words.split(" ")
+        return Refused(f"this name is in use as a {kind} with limit {limit}: choose another name", code="KIND")
+    if code == "LOCKFASTFORMAT":
+        return Refused(
+            f"the key of this name holds something that this version of Lockfast does not know: {words[15:]!r}",
+            code="FORMAT",
+        )
+    if "invalid password" in words or "invalid username-password" in words:
+        code = "WRONGPASS"
+    hint = _NEXT_STEP.get(code)
+    if hint is None and "NOPERM" in words:
+        hint = _NEXT_STEP["NOPERM"]
+    return Refused(f"{where} refuses: {words}" + (f" ({hint})" if hint else ""), code=code)

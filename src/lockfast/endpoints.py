@@ -1,0 +1,239 @@
+"""Where the server is and how to be let in: from nothing, a URL, or a redis-py or valkey-py client.
+
+An Endpoint is plain settings; opening sockets is the drivers' work. Clients that users hand in are only read: their
+address, account and TLS settings are copied, and no request ever goes through their pool or their retries.
+URLs are read here and not by redis-py, so that `lockfast run` does not pay for importing it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+SCHEMES = {
+    "redis": "tcp",
+    "valkey": "tcp",
+    "rediss": "tls",
+    "valkeys": "tls",
+    "unix": "unix",
+    "redis+unix": "unix",
+    "valkey+unix": "unix",
+}
+TLS_OPTIONS = ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password")
+TLS_CHECKS = ("ssl_cert_reqs", "ssl_check_hostname")
+# Settings of redis-py's URLs that concern its own pool, parser and retries: known, and without meaning here.
+IGNORED = {
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "retry_on_timeout",
+    "max_connections",
+    "health_check_interval",
+    "decode_responses",
+    "encoding",
+    "protocol",
+    "client_name",
+    "timeout",
+    "lib_name",
+    "lib_version",
+}
+
+
+class Secret:
+    """A password that shows itself in no repr, log or traceback."""
+
+    __slots__ = ("_reveal",)
+
+    def __init__(self, reveal: str | Callable[[], str]) -> None:
+        self._reveal = reveal
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def reveal(self) -> str:
+        return self._reveal if isinstance(self._reveal, str) else self._reveal()
+
+
+class Endpoint:
+    """One server's address, account and TLS settings.
+
+    resolve: asks a Sentinel for the address that is in force; called for every new connection.
+    embedded: the address comes from the embedded server, which is started when it is needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "localhost",
+        port: int = 6379,
+        path: str = "",
+        db: int = 0,
+        username: str = "",
+        password: Secret | None = None,
+        tls: dict[str, Any] | None = None,
+        resolve: Callable[[], Any] | None = None,
+        embedded: bool = False,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.path = path
+        self.db = db
+        self.username = username
+        self.password = password
+        self.tls = tls
+        self.resolve = resolve
+        self.embedded = embedded
+        self._context: ssl.SSLContext | None = None
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.where}>"
+
+    @property
+    def where(self) -> str:
+        """The address for messages, without any secret."""
+        if self.embedded:
+            return "the embedded server"
+        if self.path:
+            return f"unix://{self.path}?db={self.db}"
+        if self.resolve:
+            return "the Sentinel's master"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls is not None else 'redis'}://{host}:{self.port}/{self.db}"
+
+    def greeting(self) -> list[tuple[str, ...]]:
+        """The commands that a new connection starts with: account, database, and a name for CLIENT LIST."""
+        commands: list[tuple[str, ...]] = []
+        if self.password is not None:
+            secret = self.password.reveal()
+            commands.append(("AUTH", self.username, secret) if self.username else ("AUTH", secret))
+        if self.db:
+            commands.append(("SELECT", str(self.db)))
+        commands.append(("CLIENT", "SETNAME", "lockfast"))
+        return commands
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context that the settings describe; None for plain connections."""
+        if self.tls is None:
+            return None
+        if self._context is None:
+            import ssl
+
+            tls = self.tls
+            context = ssl.create_default_context(
+                cafile=tls.get("ssl_ca_certs"), capath=tls.get("ssl_ca_path"), cadata=tls.get("ssl_ca_data")
+            )
+            requirement = tls.get("ssl_cert_reqs", "required")
+            unchecked = requirement in ("none", "CERT_NONE", ssl.CERT_NONE)
+            context.check_hostname = not unchecked and _truth(tls.get("ssl_check_hostname", True))
+            if unchecked:
+                context.verify_mode = ssl.CERT_NONE
+            elif requirement in ("optional", "CERT_OPTIONAL", ssl.CERT_OPTIONAL):
+                context.verify_mode = ssl.CERT_OPTIONAL
+            if tls.get("ssl_certfile"):
+                context.load_cert_chain(tls["ssl_certfile"], tls.get("ssl_keyfile"), tls.get("ssl_password"))
+            self._context = context
+        return self._context
+
+
+def find(server: object) -> Endpoint:
+    """The endpoint that a caller means. Raises TypeError or ValueError, with no secret in the message."""
+    if server is None:
+        url = os.environ.get("LOCKFAST_URL")
+        return _from_url(url) if url else Endpoint(embedded=True)
+    if isinstance(server, str):
+        return _from_url(server)
+    if isinstance(server, (list, tuple)):
+        raise TypeError("a majority of several servers is not supported yet: name one server")
+    return _from_client(server)
+
+
+def _from_url(url: str) -> Endpoint:
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
+    try:
+        split = urlsplit(url)
+        port = split.port
+    except ValueError:
+        raise ValueError("the server's URL cannot be read; write redis://host:port/db") from None
+    sort = SCHEMES.get(split.scheme.lower())
+    if sort is None:
+        raise ValueError(
+            f"unknown scheme {split.scheme!r} in the server's URL; use redis://, rediss:// or unix:// (or valkey://)"
+        )
+    options = dict(parse_qsl(split.query, keep_blank_values=True))
+    db = options.pop("db", "") or ("" if sort == "unix" else split.path.strip("/")) or "0"
+    if not db.isascii() or not db.isdigit():
+        raise ValueError(f"the database in the server's URL must be a number, got {db!r}")
+    username = options.pop("username", unquote(split.username or ""))
+    password = options.pop("password", unquote(split.password or ""))
+    tls = {key: options.pop(key) for key in (*TLS_OPTIONS, *TLS_CHECKS) if key in options}
+    if tls and sort != "tls":
+        raise ValueError(f"{', '.join(tls)} in the server's URL: only rediss:// is encrypted")
+    unknown = sorted(set(options) - IGNORED)
+    if unknown:
+        raise ValueError(f"unknown option {', '.join(unknown)} in the server's URL")
+    settings: dict[str, Any] = {
+        "db": int(db),
+        "username": username,
+        "password": Secret(password) if password else None,
+        "tls": tls if sort == "tls" else None,
+    }
+    if sort == "unix":
+        path = unquote(split.path)
+        if split.hostname:
+            raise ValueError("a unix:// URL has three slashes: unix:///path/to/socket?db=0")
+        if not path:
+            raise ValueError("a unix:// URL needs a path: unix:///path/to/socket?db=0")
+        return Endpoint(path=path, **settings)
+    return Endpoint(host=split.hostname or "localhost", port=port or 6379, **settings)
+
+
+def _from_client(client: Any) -> Endpoint:
+    family = type(client).__module__.partition(".")[0]
+    class_name = type(client).__name__
+    mro_families = {base.__module__.partition(".")[0] for base in type(client).__mro__}
+    if not mro_families & {"redis", "valkey"}:
+        raise TypeError(f"server must be a URL, or a client of redis-py or valkey-py, got {family}.{class_name}")
+    if hasattr(client, "nodes_manager"):
+        raise TypeError(f"{class_name}: clusters are not supported yet; name one standalone server")
+    if "Pipeline" in class_name:
+        raise TypeError(f"a {class_name} queues commands; hand in the client that it was made from")
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        raise TypeError(f"{class_name} has no connection pool to read the server's address from")
+    given: dict[str, Any] = pool.connection_kwargs
+    password = Secret(given["password"]) if given.get("password") else None
+    username = given.get("username") or ""
+    provider = given.get("credential_provider")
+    if provider is not None:
+        # Asked anew for every connection: such credentials are usually short-lived.
+        password = Secret(lambda: str(provider.get_credentials()[-1]))
+        credentials = provider.get_credentials()
+        username = str(credentials[0]) if len(credentials) > 1 else ""
+    kind = pool.connection_class.__name__
+    is_tls = "SSL" in kind or bool(given.get("ssl"))
+    tls = {key: given[key] for key in (*TLS_OPTIONS, *TLS_CHECKS) if given.get(key) is not None}
+    resolve: Callable[[], Any] | None = None
+    if hasattr(pool, "sentinel_manager"):
+
+        def resolve() -> Any:
+            return pool.sentinel_manager.discover_master(pool.service_name)
+
+    return Endpoint(
+        host=given.get("host") or "localhost",
+        port=int(given.get("port") or 6379),
+        path=given.get("path") or "",
+        db=int(given.get("db") or 0),
+        username=username,
+        password=password,
+        tls=tls if is_tls else None,
+        resolve=resolve,
+    )
+
+
+def _truth(value: object) -> bool:
+    return value not in (False, "False", "false", "0", "no", "")

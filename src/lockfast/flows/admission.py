@@ -1,0 +1,188 @@
+"""Acquire and leave: one ticket's way through the queue, whatever the primitive.
+
+What this file keeps true (the server's part is in lua/):
+- A deadline counts from before the request that earned it was sent, less a margin for clocks that tick differently.
+- A pushed grant is believed only if its fence is newer than the name's fence in the last answered `admit`;
+  an older one belongs to an earlier life of the ticket.
+- While an acquire still tries, it sends no `leave`; once a `leave` was sent, the ticket is never sent again.
+- However an acquire ends without a grant, a `leave` follows the last request that may have reached the server.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
+from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait
+from lockfast.flows.scripts import ADMIT, LEAVE, RENEW
+from lockfast.specs import HEARTBEAT_S, PLACE_S
+
+if TYPE_CHECKING:
+    from lockfast.flows.effects import Env, Flow
+    from lockfast.specs import Ask
+
+MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
+MARGIN_S = 0.002  # and the server counts in whole milliseconds
+PLACE_MS = round(PLACE_S * 1000)
+SILENCE_S = 30.0  # how long an acquire with patience tolerates a server that does not answer
+UNDO_S = 0.25  # how long the end of an acquire waits for its `leave` to be confirmed; the lease covers the rest
+POLL_S = 0.25  # how often to ask where pushes are not allowed
+
+
+class Held(NamedTuple):
+    """A hold as the server gave it: sure until `deadline`. unsure: an `admit` of it may still be under way."""
+
+    ticket: str
+    fence: int
+    deadline: float
+    unsure: bool
+
+
+def deadline_of(sent: float, ms_left: float) -> float:
+    """Until when a hold is sure that had `ms_left` when a request sent at `sent` was answered."""
+    return sent + ms_left * (MARGIN_RATIO / 1000) - MARGIN_S
+
+
+def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]:
+    """Hold what is asked for, waiting in the queue up to `wait_s` seconds (None: as long as it takes; 0: ask once).
+
+    Raises NotAcquired, Unreachable or Refused; whatever it raises, and whatever is thrown in, nothing stays queued.
+    """
+    name = ask.name.shown
+    keys = ask.name.keys
+    started = heard_at = env.now()
+    ends_at = inf if wait_s is None else started + wait_s
+    args_before = (ask.kind, ask.limit, ask.weight, ticket, ask.lease_ms, 0 if wait_s == 0 else PLACE_MS)
+    unsure = False  # an admit went out and was never answered: it may still run, later than a leave
+    reached = False  # the server may know the ticket
+    failures = 0
+    try:
+        while True:
+            listening = env.listening
+            sent = env.now()
+            try:
+                code, fence, ms, position = yield Call(
+                    ADMIT,
+                    keys,
+                    (*args_before, env.seen.get(name), env.channel, env.owner),
+                    min(sent + env.timeout_s / 2, _give_up_at(started, heard_at, wait_s, env)),
+                )
+            except Unreachable as failure:
+                unsure = unsure or failure.sent
+                failures += 1
+                if env.now() >= _give_up_at(started, heard_at, wait_s, env):
+                    raise
+                # A pooled connection that the server had closed fails at once: the first retry is immediate.
+                if failures > 1:
+                    yield Sleep(min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+                continue
+            failures, heard_at, reached = 0, env.now(), True
+
+            if code == 1:
+                env.seen.learn(name, fence)
+                held = Held(ticket, fence, deadline_of(sent, ms), unsure)
+                if held.deadline - heard_at < ask.lease_s / 2:
+                    held = yield from _top_up(ask, held, env)
+                if held.deadline > env.now():
+                    return held
+                continue
+            if code == -1:
+                raise Refused(f"{name!r}: this acquire was broken by an operator", code="BROKEN")
+            if position == 0 or heard_at >= ends_at:
+                raise NotAcquired(_busy(name, wait_s), name=name, waited_s=wait_s or 0.0)
+
+            push = yield from _wait(ticket, position, ms, ends_at, listening, env)
+            if push is None:
+                continue
+            if push.kind == "refused":
+                raise Refused(f"{name!r}: weight {ask.weight} is more than its limit, now {push.number}", code="LIMIT")
+            if push.number > fence:
+                env.seen.learn(name, push.number)
+                held = Held(ticket, push.number, deadline_of(sent, ask.lease_ms), unsure)
+                if held.deadline - env.now() < ask.lease_s / 2:
+                    held = yield from _top_up(ask, held, env)
+                if held.deadline > env.now():
+                    return held
+    except GeneratorExit:
+        raise  # the process died here; nobody is left to tidy up
+    except BaseException as reason:
+        # A caller that asked once and was told "busy" has left nothing behind.
+        if (reached or unsure or not isinstance(reason, LockfastError)) and not (
+            wait_s == 0 and not unsure and isinstance(reason, NotAcquired)
+        ):
+            # What was thrown in may have struck with the request on its way: only an answer makes it sure.
+            unsure = unsure or not isinstance(reason, NotAcquired)
+            try:
+                yield Call(LEAVE, keys, (ticket, ask.lease_ms, int(unsure), ""), env.now() + UNDO_S, behind=True)
+            except LockfastError:
+                pass  # the place ends by itself in seconds, a hold with its lease
+        raise
+
+
+def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env) -> Flow[Push | None]:
+    """Wait for the push; None when it is time to ask again."""
+    try:
+        subscription = yield Listen(env.now() + env.timeout_s / 2)
+    except Unreachable:
+        yield Sleep(0.05 + 0.1 * env.jitter())
+        return None
+    if subscription == 0:
+        yield Sleep(max(0.0, min(POLL_S * (0.5 + env.jitter()), ends_at - env.now())))
+        return None
+    if subscription != listening:
+        return None  # what was pushed before this subscription stood is lost: ask again
+    until = env.now() + HEARTBEAT_S * (0.75 + env.jitter() / 4)
+    if position == 1:  # only the first in the queue watches the end of the holder's lease
+        until = min(until, env.now() + ms / 1000 + 0.003)
+    push: Push | None = yield Wait(ticket, min(until, ends_at))
+    if push is None and env.listening != subscription:
+        yield Sleep(0.2 * env.jitter())  # everybody who waited on that connection asks again now: not all at once
+    return push
+
+
+def _top_up(ask: Ask, held: Held, env: Env) -> Flow[Held]:
+    """A hold with less than half its lease to go is renewed before it is handed out, or found to be gone."""
+    sent = env.now()
+    args = (held.ticket, held.fence, ask.lease_ms)
+    try:
+        code, ms = yield Call(RENEW, ask.name.keys, args, sent + env.timeout_s / 2)
+    except Unreachable:
+        return held
+    return held._replace(deadline=deadline_of(sent, ms) if code == 1 else 0.0)
+
+
+def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:
+    """When to stop trying to reach the server."""
+    # Somebody who never reached it and named no patience most likely has the wrong address: tell them soon.
+    silence_s = SILENCE_S if env.connected or wait_s is not None else env.timeout_s
+    patience_s = inf if wait_s is None else max(wait_s, env.timeout_s)
+    return min(started + patience_s, heard_at + max(silence_s, env.timeout_s))
+
+
+def _busy(name: str, wait_s: float | None) -> str:
+    if not wait_s:
+        return f"{name!r} is held by another"
+    return f"{name!r} was held by others for the {wait_s:g} s that the caller was willing to wait"
+
+
+def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool, note: str = "") -> Flow[bool]:
+    """Give a hold back and hand it on. True when it stood until now; retried within the client's time-out.
+
+    sent_before: a `leave` of this ticket may have run already, so finding nothing is a success too.
+    """
+    gives_up_at = env.now() + env.timeout_s
+    failures = 0
+    while True:
+        by = min(env.now() + env.timeout_s / 2, gives_up_at)
+        try:
+            found, _ = yield Call(LEAVE, ask.name.keys, (ticket, ask.lease_ms, int(unsure), note), by)
+        except Unreachable as failure:
+            sent_before = sent_before or failure.sent
+            failures += 1
+            if env.now() >= gives_up_at:
+                raise Unreachable(f"{failure} (release of {ask.name.shown!r})", sent=sent_before) from failure
+            if failures > 1:
+                yield Sleep(min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+            continue
+        return found in (1, 2) or sent_before

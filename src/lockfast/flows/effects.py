@@ -1,0 +1,148 @@
+"""What a flow may want from the world. Every effect is a whole operation; whoever runs the flow carries it out.
+
+A flow is a generator: it yields an effect, is sent the answer, and returns its result. A failure of the world
+(no answer, a refusal, Ctrl-C, a cancelled task) is thrown in at the yield. `close()` means the process died there.
+Between two yields nothing in the world changes as far as the flow can see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from lockfast.flows.scripts import Script
+
+R = TypeVar("R")
+
+
+class Call:
+    """Run a script. Answer: its reply. Throws Unreachable (`sent`: it may have run) or Refused.
+
+    by: when to stop waiting for the reply, on the flow's clock.
+    behind: this undoes an earlier call of the same flow, so it must not overtake it: send it on the connection
+    that the unanswered call went out on if that still stands, and do not wait for long.
+    """
+
+    __slots__ = ("args", "behind", "by", "keys", "script")
+
+    def __init__(
+        self, script: Script, keys: tuple[str, ...], args: tuple[str | int, ...], by: float, behind: bool = False
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        self.by = by
+        self.behind = behind
+
+
+class CallMany:
+    """Run several scripts in one trip. Answer: a list with a reply or an exception for each, in order."""
+
+    __slots__ = ("by", "calls")
+
+    def __init__(self, calls: list[Call], by: float) -> None:
+        self.calls = calls
+        self.by = by
+
+
+class Command:
+    """Send one plain command, for the reading side. Answer: its reply. Throws as Call does."""
+
+    __slots__ = ("args", "by")
+
+    def __init__(self, args: tuple[str | int | bytes, ...], by: float) -> None:
+        self.args = args
+        self.by = by
+
+
+class Listen:
+    """Make sure that pushes to this client arrive. Answer: the number of the subscription, 0 when it is not allowed.
+
+    The number changes with every new subscription; what was pushed before it may have been missed.
+    """
+
+    __slots__ = ("by",)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+class Push(NamedTuple):
+    """What the server tells a waiter. kind: "grant" (number is the fence) or "refused" (number is the limit)."""
+
+    kind: str
+    number: int
+
+
+class Wait:
+    """Wait for a push to `ticket` until the given time. Answer: the Push, or None.
+
+    None may come early, when the push connection was lost: whoever waits then asks again.
+    """
+
+    __slots__ = ("ticket", "until")
+
+    def __init__(self, ticket: str, until: float) -> None:
+        self.ticket = ticket
+        self.until = until
+
+
+class Sleep:
+    """Let this many seconds pass. Answer: None."""
+
+    __slots__ = ("delay_s",)
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+
+
+Effect = Call | CallMany | Command | Listen | Wait | Sleep
+Flow = Generator[Effect, Any, R]
+
+
+class Env:
+    """What a flow may read without asking: a clock, a source of jitter, the client's settings and its memory.
+
+    now: seconds on a clock that never steps back and counts through suspend. jitter: a number in [0, 1).
+    """
+
+    __slots__ = ("channel", "connected", "jitter", "listening", "now", "owner", "seen", "timeout_s")
+
+    def __init__(
+        self, now: Callable[[], float], jitter: Callable[[], float], timeout_s: float, channel: str, owner: str
+    ) -> None:
+        self.now = now
+        self.jitter = jitter
+        self.timeout_s = timeout_s
+        self.channel = channel
+        self.owner = owner
+        self.seen = Seen()
+        self.connected = False  # whether this client has ever had an answer from its server
+        self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
+
+
+class Seen:
+    """The highest fence this client knows of, by name: what makes fences grow even if the server forgets them all.
+
+    Bounded: the name that was learned first is forgotten first.
+    """
+
+    MAX_NAMES = 10_000
+    __slots__ = ("_fences",)
+
+    def __init__(self) -> None:
+        self._fences: dict[str, int] = {}
+
+    def get(self, name: str) -> int:
+        return self._fences.get(name, 0)
+
+    def learn(self, name: str, fence: int) -> None:
+        fences = self._fences
+        if fence > fences.get(name, 0):
+            fences[name] = fence
+            if len(fences) > self.MAX_NAMES:
+                try:
+                    del fences[next(iter(fences))]
+                except (KeyError, RuntimeError):
+                    pass  # another thread dropped one at the same moment, which is as good

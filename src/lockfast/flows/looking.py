@@ -1,0 +1,58 @@
+"""The reading side: which names are in use, who holds one, and taking one away on purpose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockfast import names, snapshots
+from lockfast.errors import NotHeld, Refused
+from lockfast.flows.effects import Call, Command
+from lockfast.flows.scripts import INSPECT, LEAVE
+
+if TYPE_CHECKING:
+    from lockfast.flows.effects import Env, Flow
+    from lockfast.names import Name
+    from lockfast.snapshots import Snapshot
+
+TOMBSTONE_MS = 60_000  # a broken ticket stays refused at least this long, whatever lease it had
+MAX_SCANS = 1_000_000
+
+
+def inspect(name: Name, env: Env) -> Flow[Snapshot]:
+    """Holders and waiters of one name."""
+    reply = yield Call(INSPECT, name.keys, (snapshots.MAX_WAITERS,), env.now() + env.timeout_s)
+    return snapshots.read(name, reply)
+
+
+def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
+    """The parts of every name with a holder or a waiter, sorted. Looks at all keys, without blocking the server."""
+    found: set[names.Parts] = set()
+    cursor = b"0"
+    for _ in range(MAX_SCANS):
+        cursor, keys = yield Command(
+            ("SCAN", cursor, "MATCH", names.scan_pattern(prefix), "COUNT", 500), env.now() + env.timeout_s
+        )
+        for key in keys:
+            parts = names.parts_of_key(prefix, key.decode(errors="replace"))
+            if parts is not None and parts not in found:
+                try:
+                    seen = yield from inspect(names.make(prefix, parts), env)
+                except Refused:
+                    continue  # somebody else's key under our prefix
+                if seen.holders or seen.waiters:
+                    found.add(parts)
+        if cursor == b"0":
+            break
+    return sorted(found)
+
+
+def break_lock(name: Name, reason: str, env: Env) -> Flow[Snapshot]:
+    """Take the name from its holders, and record who did it and why. Raises NotHeld when nobody holds it."""
+    before = yield from inspect(name, env)
+    if not before.holders:
+        raise NotHeld(f"{name.shown!r} is held by nobody: there is nothing to break")
+    by = "/".join(env.owner.split(" ")[:2])
+    for holder in before.holders:
+        args = (holder.ticket, max(TOMBSTONE_MS, round(holder.lease_left * 1000)), 1, f"{by} {reason}")
+        yield Call(LEAVE, name.keys, args, env.now() + env.timeout_s)
+    return before

@@ -1,0 +1,78 @@
+-- Ask to hold a name. Acquire, retry, heartbeat and poke are this one call: sent again with the same ticket it
+-- changes nothing, so a lost reply or a second send can neither orphan a hold nor take a second one.
+-- KEYS[1..5] the name (see state.lua)
+-- ARGV[1] kind  ARGV[2] limit  ARGV[3] weight  ARGV[4] ticket  ARGV[5] lease_ms
+-- ARGV[6] place_ms: how long a place in the queue is kept without a heartbeat; 0: do not queue
+-- ARGV[7] seen: highest fence of this name that the client knows of  ARGV[8] channel to push to  ARGV[9] owner
+-- Returns {code, fence, ms, position}:
+--   { 1, fence of the hold, ms LEFT of its lease, 0}            it holds (never a fresh lease for an old hold)
+--   { 0, fence of the name, ms until the earliest lease ends, position in the queue or 0 when not queued}
+--   {-1, fence of the name, 0, 0}                               a `leave` of this ticket came first: refused
+-- Errors: LOCKFASTKIND kind limit (the name is in use as that), LOCKFASTFORMAT text (not a state we know)
+local ticket, weight, lease = ARGV[4], tonumber(ARGV[3]), tonumber(ARGV[5])
+if raw then
+  if kind ~= ARGV[1] or limit ~= tonumber(ARGV[2]) then
+    settle(ticket)
+    if holder ~= '-' or used > 0 or waiting > 0 then
+      return redis.error_reply(string.format('LOCKFASTKIND %s %d', kind, limit))
+    end
+    kind, limit = ARGV[1], tonumber(ARGV[2]) -- an empty name takes the kind and limit of its next user
+  end
+else
+  kind, limit = ARGV[1], tonumber(ARGV[2])
+  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4]) -- leftovers of a state that was evicted or deleted by hand
+end
+
+local changed = settle(ticket)
+
+if holder == ticket then
+  if changed then save() end
+  return {1, fence, holder_end - now, 0}
+end
+if used > 0 then
+  local lease_end = redis.call('ZSCORE', KEYS[4], ticket)
+  if lease_end then
+    if changed then save() end
+    local own_fence = string.match(redis.call('HGET', KEYS[3], ticket), '^(%d+) ')
+    return {1, tonumber(own_fence), tonumber(lease_end) - now, 0}
+  end
+end
+
+if tombs > now and redis.call('ZSCORE', KEYS[5], ticket) then
+  if changed then save() end
+  return {-1, fence, 0, 0}
+end
+
+if holder == '-' and waiting == 0 and used + weight <= limit then
+  hold(ticket, weight, now + lease, lease, tonumber(ARGV[7]), ARGV[9])
+  save()
+  return {1, fence, lease, 0}
+end
+
+local due = holder_end
+if holder == '-' then
+  due = tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2] or now)
+end
+due = math.max(due - now, 0)
+
+local place_ms = tonumber(ARGV[6])
+if place_ms == 0 then
+  if changed then save() end
+  return {0, fence, due, 0}
+end
+local since = now
+local entry = redis.call('HGET', KEYS[3], ticket)
+if entry then
+  since = tonumber(string.match(entry, '^%d+ %d+ %d+ (%d+) '))
+else
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0
+  redis.call('ZADD', KEYS[2], tonumber(last) + 1, ticket)
+  waiting = waiting + 1
+end
+reach(now + place_ms)
+redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s %s %s', now + place_ms, weight, lease, since,
+  ARGV[7], ARGV[8], ARGV[9]))
+redis.call('PEXPIREAT', KEYS[2], expiry())
+redis.call('PEXPIREAT', KEYS[3], expiry())
+save()
+return {0, fence, due, redis.call('ZRANK', KEYS[2], ticket) + 1}

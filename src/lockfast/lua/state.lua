@@ -1,0 +1,143 @@
+-- The state of one name, and the grant loop: the part that every script stands on. It is put in front of
+-- admit.lua, leave.lua, renew.lua and inspect.lua when they are loaded, and never sent alone.
+--
+-- All five keys of a name share one hash tag:
+--   KEYS[1] string  the name itself: "FORMAT kind limit fence used waiting horizon tombs ticket end since lease owner"
+--   KEYS[2] zset    the queue: ticket -> arrival number, lowest first
+--   KEYS[3] hash    what is known of tickets in KEYS[2] and KEYS[4]; "!broken" -> "at by reason" of the last break
+--                   a place:  "place_end weight lease since seen channel owner"
+--                   a holder: "fence weight lease since owner"
+--   KEYS[4] zset    shared holders: ticket -> end of lease. A holder of the whole limit stands in KEYS[1] instead.
+--   KEYS[5] zset    tombstones: ticket -> until when an `admit` of it is refused
+--
+-- Times are ms of this server's clock; a client's clock never comes in here. Fences are integers below 2^53.
+-- `horizon` is the latest end ever written for the name. Whatever key is written expires a day after
+-- max(now, fence, horizon): never before an end that stands in it, and never earlier than was said before.
+local FORMAT = '1'
+local DAY = 86400000
+local SWEEP = 500 -- ended entries dropped per call at most, so that no call takes long; the next call goes on
+
+local clock = redis.call('TIME')
+local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local now = math.floor(now_us / 1000)
+
+local raw = redis.call('GET', KEYS[1])
+local kind, limit, fence, used, waiting, horizon, tombs = '', 0, 0, 0, 0, 0, 0
+local holder, holder_end, holder_since, holder_lease, holder_owner = '-', 0, 0, 0, ''
+if raw then
+  local f
+  f, kind, limit, fence, used, waiting, horizon, tombs, holder, holder_end, holder_since, holder_lease, holder_owner =
+    string.match(raw, '^(%d+) (%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (.*)$')
+  if f ~= FORMAT then
+    return redis.error_reply('LOCKFASTFORMAT ' .. string.sub(raw, 1, 40))
+  end
+  limit, fence, used, waiting = tonumber(limit), tonumber(fence), tonumber(used), tonumber(waiting)
+  horizon, tombs, holder_end = tonumber(horizon), tonumber(tombs), tonumber(holder_end)
+else -- never used, or forgotten: only tombstones may stand without a state
+  tombs = tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2] or 0)
+end
+
+local function expiry()
+  local fence_ms = math.floor(fence / 1000)
+  local at = horizon
+  if fence_ms > at then at = fence_ms end
+  if now > at then at = now end
+  return at + DAY
+end
+
+local function reach(moment)
+  if moment > horizon then horizon = moment end
+end
+
+local function save()
+  redis.call('SET', KEYS[1], string.format('%s %s %d %d %d %d %d %d %s %d %d %d %s', FORMAT, kind, limit, fence, used,
+    waiting, horizon, tombs, holder, holder_end, holder_since, holder_lease, holder_owner), 'PX', expiry() - now)
+end
+
+local function forget_exclusive()
+  holder, holder_end, holder_since, holder_lease, holder_owner = '-', 0, 0, 0, ''
+end
+
+local function forget_shared(ticket)
+  local entry = redis.call('HGET', KEYS[3], ticket)
+  local weight = entry and tonumber(string.match(entry, '^%d+ (%d+) ')) or 0
+  redis.call('ZREM', KEYS[4], ticket)
+  redis.call('HDEL', KEYS[3], ticket)
+  used = used - weight
+end
+
+local function forget_place(ticket)
+  local was_there = redis.call('ZREM', KEYS[2], ticket)
+  redis.call('HDEL', KEYS[3], ticket)
+  waiting = waiting - was_there
+  return was_there
+end
+
+-- Make `ticket` a holder with a fence that nobody has had, from now until `lease_end`.
+local function hold(ticket, weight, lease_end, lease, seen, owner)
+  fence = math.max(fence + 1, seen + 1, now_us)
+  reach(lease_end)
+  if weight == limit then
+    holder, holder_end, holder_since, holder_lease, holder_owner = ticket, lease_end, now, lease, owner
+  else
+    used = used + weight
+    redis.call('ZADD', KEYS[4], lease_end, ticket)
+    redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s', fence, weight, lease, now, owner))
+    redis.call('PEXPIREAT', KEYS[3], expiry())
+    redis.call('PEXPIREAT', KEYS[4], expiry())
+  end
+end
+
+-- Drop holders whose lease has ended, then let the head of the queue in while it fits. `asker` is the ticket whose
+-- call this is ('' in leave): it reads its grant in the reply, so it needs no push and is surely alive.
+local function settle(asker)
+  local changed = false
+  if holder ~= '-' and holder_end <= now then
+    forget_exclusive()
+    changed = true
+  end
+  if used > 0 then
+    local ended = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, SWEEP)
+    for i = 1, #ended do forget_shared(ended[i]) end
+    if #ended > 0 then changed = true end
+    if used < 0 or redis.call('EXISTS', KEYS[4]) == 0 then used = 0 end
+  end
+  local dropped = 0
+  while waiting > 0 and holder == '-' and used < limit and dropped < SWEEP do
+    local ticket = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+    if not ticket then -- the queue was evicted or deleted by hand
+      waiting = 0
+      return true
+    end
+    local entry = redis.call('HGET', KEYS[3], ticket)
+    local place_end, weight, lease, since, seen, channel, owner
+    if entry then
+      place_end, weight, lease, since, seen, channel, owner =
+        string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+    end
+    place_end, weight, lease = tonumber(place_end or 0), tonumber(weight or 0), tonumber(lease or 0)
+    if place_end <= now then
+      forget_place(ticket)
+      dropped = dropped + 1
+    elseif weight > limit then -- the limit was lowered while it waited
+      forget_place(ticket)
+      redis.pcall('PUBLISH', channel, 'refused ' .. ticket .. ' ' .. string.format('%d', limit))
+      dropped = dropped + 1
+    elseif used + weight > limit then
+      break -- the head waits for more room, and nobody overtakes it
+    else
+      forget_place(ticket)
+      local lease_end = now + lease
+      if ticket ~= asker then
+        local next_fence = math.max(fence + 1, tonumber(seen) + 1, now_us)
+        local heard = redis.pcall('PUBLISH', channel, 'grant ' .. ticket .. ' ' .. string.format('%d', next_fence))
+        -- Nobody is listening: dead, or not yet subscribed. It has until its place would have ended to ask for itself.
+        if type(heard) ~= 'number' or heard == 0 then lease_end = math.min(lease_end, place_end) end
+      end
+      hold(ticket, weight, lease_end, lease, tonumber(seen), owner)
+    end
+    changed = true
+  end
+  return changed
+end
+

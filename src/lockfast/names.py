@@ -1,0 +1,87 @@
+"""The only place that spells keys and channels.
+
+A name is one or more parts. Its keys share a hash tag, so that a cluster keeps them on one node, and two names
+that differ in any way have different keys: braces, the percent sign, the bar between parts and control characters
+are written as %XX. The same spelling, parts joined by "|", is how tools print a name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MAX_NAME_BYTES = 1024
+
+_ODD = re.compile(r"[%|{}\x00-\x1f\x7f]")
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+Parts = tuple[str, ...]
+
+
+class Name(NamedTuple):
+    """One name, ready for use: what people read, and the five keys that scripts are given."""
+
+    shown: str
+    keys: tuple[str, str, str, str, str]
+
+
+def make(prefix: str, parts: tuple[str | int, ...]) -> Name:
+    """Check the parts of a name and spell its keys. Raises TypeError or ValueError with the offending part."""
+    texts = tuple(_part(part) for part in parts)
+    printed = join(texts)
+    if len(printed.encode()) > MAX_NAME_BYTES:
+        raise ValueError(f"a name may have {MAX_NAME_BYTES} bytes at most, this one has {len(printed.encode())}")
+    base = f"{prefix}:{{{printed}}}"
+    return Name("|".join(texts), (base, base + ":queue", base + ":entries", base + ":shared", base + ":tombs"))
+
+
+def _part(part: object) -> str:
+    if type(part) is int:
+        return str(part)
+    if not isinstance(part, str):
+        raise TypeError(f"a name is made of str (or int) parts, got {part!r}")
+    if not part:
+        raise ValueError("a name, and each part of it, needs at least one character")
+    if "\0" in part:
+        raise ValueError(f"a name may not contain NUL: {part[:80]!r}")
+    try:
+        part.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a name must be encodable as UTF-8: {part[:80]!r}") from None
+    return part
+
+
+def join(parts: Parts) -> str:
+    """The printed form of a name: its escaped parts with "|" between them."""
+    return "|".join(_ODD.sub(lambda odd: f"%{ord(odd[0]):02X}", part) for part in parts)
+
+
+def split(printed: str) -> Parts:
+    """The parts of a printed name; what `join` wrote, `split` reads."""
+    return tuple(_ESCAPED.sub(lambda code: chr(int(code[1], 16)), part) for part in printed.split("|"))
+
+
+def parts_of_key(prefix: str, key: str) -> Parts | None:
+    """The parts of the name whose state key this is; None for any other key."""
+    start = f"{prefix}:{{"
+    if not key.startswith(start) or not key.endswith("}"):
+        return None
+    return split(key[len(start) : -1])
+
+
+def scan_pattern(prefix: str) -> str:
+    """What to SCAN for to find every name's state key."""
+    return f"{prefix}:{{*}}"
+
+
+def channel(prefix: str, client_id: str) -> str:
+    """The pub/sub channel on which one client hears of its grants."""
+    return f"{prefix}:push:{client_id}"
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix itself if it is fit for keys, patterns and ACL rules; ValueError otherwise."""
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"prefix may have 1 to 64 letters, digits and _ . : - only, got {prefix!r}")
+    return prefix

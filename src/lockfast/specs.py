@@ -1,0 +1,88 @@
+"""Arguments checked once, before anything is sent: leases, waits, durations, and what one `admit` asks for."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from lockfast.names import Name
+
+MIN_LEASE_S = 0.05  # below this the safety margin and a round trip eat the lease
+MAX_LEASE_S = 7 * 86400.0  # a crashed holder blocks the name this long; more is surely a mistake
+MAX_WAIT_S = 365 * 86400.0
+
+# A place in the queue lives this long without a heartbeat. It bounds how long a dead waiter at the head can hold
+# up the others, and how long a live one may be paused before it goes to the back.
+PLACE_S = 6.0
+HEARTBEAT_S = 2.0
+
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)?\s*")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+
+class Ask(NamedTuple):
+    """What a primitive asks the admission protocol for, without the ticket: the same for every acquire of it."""
+
+    name: Name
+    kind: str
+    limit: int
+    weight: int
+    lease_s: float
+    lease_ms: int
+
+
+def seconds(value: object, what: str) -> float:
+    """A finite number of seconds out of an int, float or timedelta; TypeError or ValueError naming `what`."""
+    if isinstance(value, bool) or value is None or isinstance(value, (str, bytes)):
+        raise TypeError(f"{what} must be a number of seconds, got {value!r}")
+    if hasattr(value, "total_seconds"):
+        value = value.total_seconds()
+    try:
+        number = float(value)  # type: ignore[arg-type]  # anything that is not a number raises here
+    except (TypeError, OverflowError):
+        raise TypeError(f"{what} must be a number of seconds, got {value!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{what} must be finite, got {value!r}")
+    return number
+
+
+def lease_seconds(value: object) -> float:
+    """A lease that can be kept: at least 50 ms, at most 7 days, a whole number of ms."""
+    lease_s = seconds(value, "lease")
+    if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
+        raise ValueError(f"lease must be between {MIN_LEASE_S} and {MAX_LEASE_S:.0f} seconds, got {value!r}")
+    return math.floor(lease_s * 1000 + 1e-6) / 1000
+
+
+def wait_seconds(value: object) -> float | None:
+    """How long to queue: None for as long as it takes, 0 to ask once."""
+    if value is None:
+        return None
+    wait_s = seconds(value, "wait")
+    if not 0 <= wait_s <= MAX_WAIT_S:
+        raise ValueError(f"wait must be None, or between 0 and {MAX_WAIT_S:.0f} seconds, got {value!r}")
+    return wait_s
+
+
+def timeout_seconds(value: object) -> float:
+    """How long one request may take in all."""
+    timeout_s = seconds(value, "timeout")
+    if not 0.01 <= timeout_s <= 3600:
+        raise ValueError(f"timeout must be between 0.01 and 3600 seconds, got {value!r}")
+    return timeout_s
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "500ms", "30s", "5m", "2h", "1d" or a bare number of seconds; ValueError otherwise."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a duration: {text!r} (write 500ms, 30s, 5m, 2h, or a number of seconds)")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def lock(name: Name, lease: object) -> Ask:
+    """A lock: limit 1, weight 1."""
+    lease_s = lease_seconds(lease)
+    return Ask(name, "lock", 1, 1, lease_s, round(lease_s * 1000))
