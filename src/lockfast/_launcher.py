@@ -40,9 +40,7 @@ LOG_BYTES_KEPT = 1 << 20
 # over. It can be entered again by the same thread, for a signal handler that forks.
 _spawning = threading.RLock()
 if sys.platform != "win32":
-    os.register_at_fork(
-        before=_spawning.acquire, after_in_parent=_spawning.release, after_in_child=_spawning.release
-    )
+    os.register_at_fork(before=_spawning.acquire, after_in_parent=_spawning.release, after_in_child=_spawning.release)
 
 
 def ensure(place: Place, deadline: float) -> bool:
@@ -92,7 +90,8 @@ def _answers(socket_path: str, deadline: float) -> bool:
 def _compact_if_large(place: Place) -> None:
     """Let the server rewrite its file in the background when it has grown long.
 
-    It does so by itself only when the file doubles in one life, and lives as short as a cron job never get there.
+    It does so by itself only when the file doubles in one life; a life as short as a cron job's never
+    gets there.
     """
     try:
         with os.scandir(place.path("appendonlydir")) as files:
@@ -208,9 +207,7 @@ def _python() -> str:
     for candidate in candidates:
         if os.path.basename(candidate).startswith(("python", "pypy")) and os.access(candidate, os.X_OK):
             return candidate
-    raise cannot(
-        f"finds no Python interpreter to watch over it (looked at {', '.join(filter(None, candidates))})"
-    )
+    raise cannot(f"finds no Python interpreter to watch over it (looked at {', '.join(filter(None, candidates))})")
 
 
 def find_binary() -> str:

@@ -34,9 +34,7 @@ def find_place(*, create: bool) -> Place | None:
     explicit = os.environ.get("LOCKFAST_HOME")
     if explicit:
         if not os.path.isabs(explicit):
-            raise ValueError(
-                f"LOCKFAST_HOME must be an absolute path, not {explicit!r}: it names a meeting place"
-            )
+            raise ValueError(f"LOCKFAST_HOME must be an absolute path, not {explicit!r}: it names a meeting place")
         directory = os.path.normpath(explicit)
         private = [directory]
     else:

@@ -79,9 +79,7 @@ class Attachment:
             raise Misused("this attachment to the embedded server was closed")
         deadline = now() + wait_s
         if _file_id(self._place.path("users")) != self._file_id:
-            self._join(
-                deadline
-            )  # Somebody removed the directory: our share is one in a file that is no more.
+            self._join(deadline)  # Somebody removed the directory: our share is one in a file that is no more.
         self.started = ensure(self._place, deadline)
 
     def _join(self, deadline: float) -> None:

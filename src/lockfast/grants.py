@@ -10,7 +10,7 @@ whoever looks first, the timer or the holder's own `check()`; the clock decides,
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, NotHeld
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lockfast.specs import Ask
 
 HELD, LEAVING, RELEASED, LOST = "held", "leaving", "released", "lost"
+RENEW_BEFORE = 0.66 / 1000  # a hold is renewed when two thirds of its lease (in ms) are left
 
 
 class Era:
@@ -42,14 +43,15 @@ class Hold:
         "deadline",
         "era",
         "fence",
-        "leave_sent",
         "lease_ms",
+        "leave_sent",
         "on_loss",
         "orphaned",
         "renew_at",
         "renews",
         "state",
         "ticket",
+        "told",
         "unsure",
         "why_lost",
     )
@@ -63,10 +65,11 @@ class Hold:
         self.era = era
         self.lease_ms = ask.lease_ms
         self.renews = renews
-        self.renew_at = held.deadline - ask.lease_s * 0.66
+        self.renew_at = held.deadline - ask.lease_ms * RENEW_BEFORE
         self.state = HELD
         self.why_lost = ""
-        self.leave_sent = False  # a `leave` may have reached the server
+        self.leave_sent = False  # a `leave` may have reached the server without our knowing
+        self.told = False  # whether the caller knows that it is released
         self.orphaned = False  # nobody can release it any more: the grant was garbage-collected
         self.on_loss: list[Callable[[], None]] = []
 
@@ -85,23 +88,30 @@ class Hold:
         if self.held():
             return
         if self.era.ended:
-            raise NotHeld(f"{self.ask.name.shown!r} is held by the process that this one was forked from")
-        if self.state is LOST:
+            raise self._forked()
+        if self.why_lost:
             raise self.loss()
         raise NotHeld(f"{self.ask.name.shown!r} was released before")
 
     def loss(self) -> LeaseLost:
         """The error that tells how the hold was lost."""
         name = self.ask.name.shown
-        return LeaseLost(f"the hold on {name!r} (fence {self.fence}) is lost: {self.why_lost}", name=name, fence=self.fence)
+        words = f"the hold on {name!r} (fence {self.fence}) is lost: {self.why_lost}"
+        return LeaseLost(words, name=name, fence=self.fence)
 
-    def renewed(self, deadline: float, lease_ms: int) -> None:
+    def renewed(self, deadline: float) -> None:
         """A renewal was answered: the hold is sure until `deadline`, unless it had ended before."""
         with self.era.mutex:
             if self.state is not HELD or now() >= self.deadline:
                 return
             self.deadline = max(self.deadline, deadline)
-            self.renew_at = self.deadline - lease_ms / 1000 * 0.66
+            self.renew_at = self.deadline - self.lease_ms * RENEW_BEFORE
+
+    def renewal_failed(self, reason: BaseException) -> None:
+        """A renewal was not answered, or refused: try again soon."""
+        left_s = self.deadline - now()
+        self.renew_at = now() + min(self.lease_ms / 10_000, 1.0)
+        log().warning("renewal of %r failed, %.1f s of its lease left: %s", self.ask.name.shown, left_s, reason)
 
     def lose(self, why: str) -> None:
         """Declare the hold lost, once, and tell whoever wants to know."""
@@ -125,15 +135,92 @@ class Hold:
             listener()
 
     def begin_leave(self) -> bool:
-        """Take the decision to give it back. True when it was still sure; raises NotHeld when there is nothing."""
-        if self.era.ended:
-            raise NotHeld(f"{self.ask.name.shown!r} is held by the process that this one was forked from")
+        """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing."""
         self.held()  # a deadline that has passed is a loss, whoever sees it first
         with self.era.mutex:
+            if self.era.ended:
+                raise self._forked()
             if self.state is RELEASED:
+                if self.leave_sent and not self.told:
+                    self.told = True  # the caller tries a second time what was finished behind its back
+                    return False
                 raise NotHeld(f"{self.ask.name.shown!r} was released before")
-            was_lost = self.state is LOST
-            if not was_lost:
-                self.state = LEAVING
-                self.on_loss = []
-        return not was_lost
+            self.state = LEAVING
+            self.on_loss = []
+        return True
+
+    def end_leave(self, stood: bool) -> None:
+        """The server has confirmed. stood: the hold was there until now."""
+        with self.era.mutex:
+            self.state = RELEASED
+            self.told = not self.leave_sent
+            if not stood and not self.why_lost:
+                self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
+
+    def _forked(self) -> NotHeld:
+        return NotHeld(f"{self.ask.name.shown!r} is held by the process that this one was forked from")
+
+
+class GrantView:
+    """What a grant shows without asking the server; the same for threads and asyncio."""
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    def __repr__(self) -> str:
+        hold = self._hold
+        return f"<Grant {hold.ask.name.shown!r} fence={hold.fence} {hold.state}>"
+
+    def __del__(self) -> None:
+        # Nobody can release it any more. The keeper gives it back; where there is none, the lease does.
+        hold = getattr(self, "_hold", None)
+        if hold is not None and hold.state is HELD:
+            hold.orphaned = True
+
+    @property
+    def name(self) -> str:
+        return self._hold.ask.name.shown
+
+    @property
+    def ticket(self) -> str:
+        """The random identity of this acquire: what proves ownership to the server."""
+        return self._hold.ticket
+
+    @property
+    def fence(self) -> int:
+        """Larger than that of any earlier grant of this name: what the lock protects can refuse older ones by it."""
+        return self._hold.fence
+
+    @property
+    def deadline(self) -> float:
+        """Until when the hold is sure, on `lockfast.clock.now()`. Renewals raise it."""
+        return self._hold.deadline
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the hold is sure; 0 when it is not held."""
+        return max(0.0, self._hold.deadline - now()) if self._hold.held() else 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether the hold is sure at this moment."""
+        return self._hold.held()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was held and is no longer sure. Final: it never becomes False again."""
+        self._hold.held()
+        return bool(self._hold.why_lost)
+
+    def check(self) -> None:
+        """Raise LeaseLost if the hold is no longer sure, NotHeld if it was released."""
+        self._hold.check()
+
+
+def log() -> Any:
+    """The library's logger, imported on first need: logging is a tenth of the start time of `lockfast run`."""
+    import logging
+
+    return logging.getLogger("lockfast")

@@ -78,14 +78,14 @@ def read(name: Name, reply: list[Any]) -> Snapshot:
         kind, limit, fence = fields[1], int(fields[2]), int(fields[3])
         ticket, end_ms, since_ms, owner = fields[8], int(fields[9]), int(fields[10]), fields[12]
         if ticket != "-" and end_ms > now_ms:
-            holders.append(
-                Holder(ticket, fence, limit, _owner(owner), since_ms / 1000, (end_ms - now_ms) / 1000)
-            )
+            holders.append(Holder(ticket, fence, limit, _owner(owner), since_ms / 1000, (end_ms - now_ms) / 1000))
     for ticket, end, entry in zip(shared[::3], shared[1::3], shared[2::3], strict=True):
         if entry and float(end) > now_ms:
             own_fence, weight, _, since, owner = _padded(entry, 5)
             left_s = (float(end) - now_ms) / 1000
-            holders.append(Holder(ticket.decode(), int(own_fence), int(weight), _owner(owner), int(since) / 1000, left_s))
+            holders.append(
+                Holder(ticket.decode(), int(own_fence), int(weight), _owner(owner), int(since) / 1000, left_s)
+            )
     waiters = []
     for ticket, entry in zip(queue[::2], queue[1::2], strict=True):
         place_end, weight, _, since, _, _, owner = _padded(entry, 7)

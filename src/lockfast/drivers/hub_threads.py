@@ -150,5 +150,3 @@ class Hub:
         if connection is not None:
             connection.wake()
             connection.close()
-
-

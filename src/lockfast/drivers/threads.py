@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Effect, Flow
 
 R = TypeVar("R")
-PING = wire.pack(("PING",))
 MAX_LINGERING = 32
 
 
@@ -94,7 +93,7 @@ class Threads:
         if call.script is LEAVE and self.env.listening:
             # Servers write pending replies last in, first out. A PING in front puts this connection into that list
             # before the grant's receiver, so that the next holder is written to before the one who lets go.
-            reply = connection.call(PING + wire.evalsha(call), call.by, 2)
+            reply = connection.call(wire.PING + wire.evalsha(call), call.by, 2)
         else:
             reply = connection.call(wire.evalsha(call), call.by)
         if isinstance(reply, wire.ReplyError):

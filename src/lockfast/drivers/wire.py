@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 
 from lockfast.errors import LockfastError, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.flows.effects import Call
 
-pack = hiredis.pack_command
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+PING = pack(("PING",))
 Reader = hiredis.Reader
 ReplyError = hiredis.ReplyError
 ProtocolError = hiredis.ProtocolError
@@ -34,14 +37,12 @@ _NEXT_STEP = {
 def evalsha(call: Call) -> bytes:
     """The request that runs a script the server is expected to know."""
     script = call.script
-    packed: bytes = pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
-    return packed
+    return pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
 
 
 def eval_text(call: Call) -> bytes:
     """The request that brings the script along, for a server that forgot it."""
-    packed: bytes = pack(("EVAL", call.script.text, len(call.keys), *call.keys, *call.args))
-    return packed
+    return pack(("EVAL", call.script.text, len(call.keys), *call.keys, *call.args))
 
 
 def is_noscript(reply: object) -> bool:

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
-from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait
+from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
 from lockfast.flows.scripts import ADMIT, LEAVE, RENEW
 from lockfast.specs import HEARTBEAT_S, PLACE_S
 
@@ -73,9 +73,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
                 failures += 1
                 if env.now() >= _give_up_at(started, heard_at, wait_s, env):
                     raise
-                # A pooled connection that the server had closed fails at once: the first retry is immediate.
-                if failures > 1:
-                    yield Sleep(min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+                yield backoff(failures, env)
                 continue
             failures, heard_at, reached = 0, env.now(), True
 
@@ -182,7 +180,6 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool, note
             failures += 1
             if env.now() >= gives_up_at:
                 raise Unreachable(f"{failure} (release of {ask.name.shown!r})", sent=sent_before) from failure
-            if failures > 1:
-                yield Sleep(min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+            yield backoff(failures, env)
             continue
         return found in (1, 2) or sent_before

@@ -122,6 +122,12 @@ class Env:
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
 
 
+def backoff(failures: int, env: Env) -> Sleep:
+    """How long to pause after so many failures in a row. The first retry is immediate: a pooled connection that the
+    server had closed fails at once, and says nothing about the server."""
+    return Sleep(0.0 if failures < 2 else min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+
+
 class Seen:
     """The highest fence this client knows of, by name: what makes fences grow even if the server forgets them all.
 

@@ -1,56 +1,69 @@
-"""Renew holds: one by hand, or all that are due in one trip. Loss is decided elsewhere, by the clock."""
+"""Renew holds: one by hand, or all that are due in one trip."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lockfast.errors import Unreachable
 from lockfast.flows.admission import deadline_of
-from lockfast.flows.effects import Call, CallMany, Sleep
+from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import RENEW
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
+    from lockfast.grants import Hold
+
+GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 
 
-class Due(NamedTuple):
-    """A hold that wants renewal."""
-
-    keys: tuple[str, ...]
-    ticket: str
-    fence: int
-    lease_ms: int
-
-
-def renew_all(due: list[Due], by: float, env: Env) -> Flow[list[float | BaseException]]:
-    """Renew each. Answers, in order: the new deadline, 0.0 when the hold is gone, or what went wrong."""
+def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
+    """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered."""
     sent = env.now()
-    calls = [Call(RENEW, hold.keys, (hold.ticket, hold.fence, hold.lease_ms), by) for hold in due]
-    replies = yield CallMany(calls, by)
-    answers: list[float | BaseException] = []
-    for reply in replies:
+    by = max(sent + 0.05, min(sent + env.timeout_s / 2, *(hold.deadline for hold in due)))
+    calls = [_call(hold, by) for hold in due]
+    try:
+        replies = yield CallMany(calls, by)
+    except Unreachable as failure:
+        replies = [failure] * len(due)
+    unanswered = []
+    for hold, call, reply in zip(due, calls, replies, strict=True):
         if isinstance(reply, BaseException):
-            answers.append(reply)
+            hold.renewal_failed(reply)
+            unanswered.append(hold)
         else:
-            code, ms = reply
-            answers.append(deadline_of(sent, ms) if code == 1 else 0.0)
-    return answers
+            _settle(hold, call, sent, *reply)
+    return unanswered
 
 
-def renew(due: Due, by: float, env: Env) -> Flow[float]:
-    """Renew one hold, trying until `by`. The new deadline, or 0.0 when it is gone; raises Unreachable, Refused."""
+def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
+    """Renew one hold now, trying as long as it is sure. Raises LeaseLost, NotHeld, Unreachable, Refused."""
+    hold.check()
+    hold.lease_ms = lease_ms
+    gives_up_at = min(env.now() + env.timeout_s, hold.deadline)
     failures = 0
     while True:
         sent = env.now()
+        call = _call(hold, min(sent + env.timeout_s / 2, gives_up_at))
         try:
-            code, ms = yield Call(
-                RENEW, due.keys, (due.ticket, due.fence, due.lease_ms), min(sent + env.timeout_s / 2, by)
-            )
+            code, ms = yield call
         except Unreachable:
             failures += 1
-            if env.now() >= by:
+            if env.now() >= gives_up_at:
+                hold.check()  # if it is over by now, that is what the caller must hear
                 raise
-            if failures > 1:
-                yield Sleep(min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+            yield backoff(failures, env)
             continue
-        return deadline_of(sent, ms) if code == 1 else 0.0
+        _settle(hold, call, sent, code, ms)
+        hold.check()
+        return
+
+
+def _call(hold: Hold, by: float) -> Call:
+    return Call(RENEW, hold.ask.name.keys, (hold.ticket, hold.fence, hold.lease_ms), by)
+
+
+def _settle(hold: Hold, call: Call, sent: float, code: int, ms: int) -> None:
+    if code == 1:
+        hold.renewed(deadline_of(sent, ms))
+    else:
+        hold.lose(GONE)

@@ -1,0 +1,263 @@
+"""The public side for asyncio. The twin for threads, with the same names, is `lockfast.sync`."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+
+from lockfast import endpoints, names, specs, templates
+from lockfast.drivers.aio import Asyncio
+from lockfast.drivers.identity import new_id
+from lockfast.errors import LockfastError, NotAcquired
+from lockfast.flows import admission, ending, looking, renewal
+from lockfast.grants import GrantView, Hold, log
+from lockfast.locks import UNSET, LockBase, Unset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.snapshots import Snapshot
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Lockfast:
+    """A client of one server: makes locks, keeps them, and tells who holds what. Share it among tasks of one loop.
+
+    server: a redis://, rediss:// or unix:// URL (or the same with valkey), or a redis-py or valkey-py client whose
+        settings are copied. None: the URL in $LOCKFAST_URL, or else the embedded server of this user on this host.
+    timeout: seconds that one request may take in all, retries included, before `Unreachable`.
+    prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
+    label: text shown with everything this client holds, in `lockfast show`.
+
+    Nothing is connected before the first use, which also binds the client to the running event loop. `aclose()`
+    gives back what is still held.
+    """
+
+    def __init__(
+        self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
+    ) -> None:
+        self._prefix = names.check_prefix(prefix)
+        self._driver = Asyncio(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
+
+    def __repr__(self) -> str:
+        return f"<Lockfast {self._driver.endpoint.where}>"
+
+    def lock(
+        self,
+        name: str,
+        *parts: str | int,
+        lease: float = 30.0,
+        wait: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+        cancel_on_loss: bool = True,
+    ) -> Lock:
+        """A lock that one holder at a time can have, first come, first served.
+
+        name, parts: what is locked; parts name a piece of a larger thing, and never collide with other names.
+        lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
+        takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in the loop,
+        when the hold is no longer sure. cancel_on_loss: cancel the body of an `async with` then; it raises LeaseLost.
+
+        Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
+        """
+        return Lock(self._driver, self._prefix, (name, *parts), lease, wait, renew, on_lost, cancel_on_loss)
+
+    async def names(self) -> list[tuple[str, ...]]:
+        """The names that are held or waited for, each as its parts, sorted."""
+        self._driver.enter()
+        return await self._driver.run(looking.in_use(self._prefix, self._driver.env))
+
+    async def inspect(self, name: str, *parts: str | int) -> Snapshot:
+        """Holders and waiters of one name, in order. Changes nothing."""
+        self._driver.enter()
+        made = names.make(self._prefix, (name, *parts))
+        return await self._driver.run(looking.inspect(made, self._driver.env))
+
+    async def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
+        """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
+
+        The holder learns of it at its next renewal. Only for operators who know that it is dead or stuck: a body
+        that still runs is no longer alone; only the fence protects then. Raises NotHeld when nobody holds it.
+        """
+        self._driver.enter()
+        made = names.make(self._prefix, (name, *parts))
+        return await self._driver.run(looking.break_lock(made, reason, self._driver.env))
+
+    async def aclose(self) -> None:
+        """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
+        driver = self._driver
+        if driver.closed:
+            return
+        driver.enter()
+        for hold in list(driver.keeper.ledger.holds.values()):
+            try:
+                await driver.run(ending.release(hold, driver.keeper, driver.env))
+            except LockfastError:
+                pass  # lost, or not confirmed: the lease ends it
+        await driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+@final
+class Lock(LockBase[Asyncio, "Grant"]):
+    """What to acquire, and how. Share it, acquire it from many tasks, use it again: what is held is in the grants."""
+
+    __slots__ = ()
+
+    async def acquire(self, *, wait: float | Unset | None = UNSET) -> Grant:
+        """Hold the lock, queueing up to `wait` seconds (the lock's own unless given; None as long as it takes).
+
+        Raises NotAcquired when the wait is over, Unreachable when the server does not answer, Refused when it says
+        no. Keep the grant: only it can release the hold.
+        """
+        return await self._acquire(self._patience(wait))
+
+    async def try_acquire(self) -> Grant | None:
+        """Hold the lock if it is free at this moment; None otherwise. Never waits for another holder."""
+        try:
+            return await self._acquire(0.0)
+        except NotAcquired:
+            return None
+
+    async def _acquire(self, wait_s: float | None) -> Grant:
+        driver = self._driver
+        driver.enter()
+        held = await driver.run(admission.acquire(self._ask, new_id(), wait_s, driver.env))
+        hold = Hold(self._ask, held, driver.era, self._renew)
+        on_lost = self._on_lost
+        if on_lost is not None:
+            hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
+        if self._renew or on_lost is not None:
+            driver.keeper.watch(hold)
+        return Grant(hold, driver)
+
+    async def __aenter__(self) -> Grant:
+        grant = await self._acquire(self._wait_s)
+        task = asyncio.current_task()
+        assert task is not None, "an async with block runs in a task"
+        if self._cancel_on_loss:
+            grant._block = _Block(task)
+            grant._hold.when_lost(grant._block.cancel)
+            self._driver.keeper.watch(grant._hold)
+        self._entered.append((task, grant))
+        return grant
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        grant = self._entered_by(asyncio.current_task())
+        was_cancelled_by_us = grant._block is not None and grant._block.leave()
+        if grant._hold.told:
+            return  # the body has released it by itself
+        if was_cancelled_by_us and isinstance(error, asyncio.CancelledError):
+            # The cancellation was ours, and the caller must hear why.
+            error = None
+        try:
+            await grant.release()
+        except LockfastError as failure:
+            if ending.conclude(grant._hold, self._driver.keeper, error, failure):
+                raise
+
+    def __call__(self, function: F) -> F:
+        """Hold the lock around every call of `function`. The name is a template of its arguments: "order:{id}"."""
+        import inspect
+
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__} is not async: decorate it with a lock of lockfast.Lockfast")
+        bind = templates.binder(function, self._parts)
+
+        @wraps(function)
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            async with self._named(bind(*args, **kwargs)):
+                return await function(*args, **kwargs)
+
+        return locked  # type: ignore[return-value]  # same call shape as `function`, which is all that F promises
+
+
+class _Block:
+    """A running `async with` body that is cancelled when its hold is lost, as asyncio.timeout cancels its own."""
+
+    __slots__ = ("_cancelled", "_cancelling", "_task")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task: asyncio.Task[Any] | None = task
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        # In the next turn: if the body itself has just found the loss, it is on its way out already.
+        asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._cancelled = True
+            self._task.cancel("the lock was lost")
+
+    def leave(self) -> bool:
+        """The body has ended. True when it was cancelled because of the loss, and for no other reason."""
+        task, self._task = self._task, None
+        return self._cancelled and task is not None and task.uncancel() <= self._cancelling
+
+
+@final
+class Grant(GrantView):
+    """A hold on a name: the proof of it, how long it is sure, and the way to end it."""
+
+    __slots__ = ("_block", "_driver")
+
+    def __init__(self, hold: Hold, driver: Asyncio) -> None:
+        super().__init__(hold)
+        self._driver = driver
+        self._block: _Block | None = None
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the hold is lost, up to `timeout` seconds. False when it was not."""
+        self._driver.enter()
+        lost = asyncio.Event()
+        self._hold.when_lost(lost.set)
+        if self.held:
+            self._driver.keeper.watch(self._hold)
+            try:
+                async with asyncio.timeout(timeout):
+                    await lost.wait()
+            except TimeoutError:
+                pass
+        return self.lost
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Renew now, with a new lease if one is given. Never shortens what is sure already.
+
+        Raises LeaseLost when the hold is gone, Unreachable when the server does not answer while it is sure.
+        """
+        lease_ms = self._hold.lease_ms if lease is None else round(specs.lease_seconds(lease) * 1000)
+        self._hold.check()
+        self._driver.enter()
+        await self._driver.run(renewal.extend(self._hold, lease_ms, self._driver.env))
+
+    async def release(self) -> None:
+        """Give the hold back; the next in the queue has it at once.
+
+        Raises LeaseLost when it had gone before (do not commit), NotHeld when it was released before, Unreachable
+        when the server did not confirm: call again, or let the lease end it.
+        """
+        if not self._hold.era.ended:
+            self._driver.enter()
+        await self._driver.run(ending.release(self._hold, self._driver.keeper, self._driver.env))
+
+
+def _tell(on_lost: Callable[[Grant], object], grant: Grant) -> None:
+    """Run the user's callback in the next turn of the loop: whoever found the loss goes on first."""
+
+    def call() -> None:
+        try:
+            on_lost(grant)
+        except Exception:  # noqa: BLE001 - a user's callback may raise anything; it is logged
+            log().exception("on_lost of %r failed", grant.name)
+
+    asyncio.get_running_loop().call_soon(call)

@@ -1,0 +1,53 @@
+"""A client out of the options, and names as people type them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lockfast import names
+from lockfast.cli.talk import REFUSED, UNREACHABLE, USAGE, Failure
+from lockfast.errors import LockfastError, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from lockfast.sync import Lockfast
+
+
+def given_url(option: str | None) -> str | None:
+    """The server that the user named, by --url or LOCKFAST_URL; None for the embedded one."""
+    return option or os.environ.get("LOCKFAST_URL") or None
+
+
+def connect(option: str | None, *, timeout_s: float = 2.0, label: str | None = None) -> Lockfast:
+    """A client of the server that the user named, or of the embedded one."""
+    from lockfast.sync import Lockfast  # Late: a wrong argument should not pay for it.
+
+    try:
+        return Lockfast(given_url(option), timeout=timeout_s, label=label)
+    except (ValueError, TypeError) as error:
+        advice = "--url and LOCKFAST_URL take redis://, rediss:// or unix:// URLs"
+        raise Failure(USAGE, str(error), advice) from error
+
+
+def parts_of(printed: str) -> tuple[str, ...]:
+    """The parts of a name in its printed form (`cart|item:7`); a Failure where no lock can have that name."""
+    try:
+        parts = names.split(printed)
+        names.make("lockfast", parts)
+    except (ValueError, TypeError) as error:
+        advice = "the parts of a name have | between them; % itself is written %25"
+        raise Failure(USAGE, f"not a name: {error}", advice) from error
+    return parts
+
+
+def failure(error: LockfastError, option: str | None) -> Failure:
+    """What an error of the library means on the command line."""
+    if isinstance(error, Unreachable):
+        if given_url(option) is None:
+            advice = "see `lockfast server status`; or name a server with --url or LOCKFAST_URL"
+        else:
+            advice = "is the server up, and is --url or LOCKFAST_URL right?"
+        return Failure(UNREACHABLE, str(error), advice)
+    if isinstance(error, Refused):
+        return Failure(REFUSED, str(error), "trying again will not help: mend the server, the account, the name")
+    return Failure(UNREACHABLE, str(error), "this is unexpected here; please report it")

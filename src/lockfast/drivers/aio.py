@@ -1,0 +1,284 @@
+"""Runs flows in asyncio tasks, over one connection per client that all of them share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockfast.clock import now
+from lockfast.drivers import wire
+from lockfast.drivers.hub_aio import Hub
+from lockfast.drivers.identity import new_id, owner_text
+from lockfast.drivers.keeper_aio import Keeper
+from lockfast.drivers.link import Link, connect
+from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
+from lockfast.flows.scripts import LEAVE
+from lockfast.grants import Era
+from lockfast.names import channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.embedded import Attachment
+    from lockfast.endpoints import Endpoint
+    from lockfast.flows.effects import Effect, Flow
+
+R = TypeVar("R")
+
+
+class Asyncio:
+    """The driver of one client in one event loop: its link, its push hub, and what it remembers."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
+        self.endpoint = endpoint
+        self.closed = False
+        self.era = Era()
+        self.env = Env(now, random.random, timeout_s, channel(prefix, new_id()), owner_text(label))
+        self.hub = Hub(self.env, self._connect)
+        self.keeper = Keeper(self.env, self.run)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._link: Link | None = None
+        self._linking: asyncio.Task[Link] | None = None
+        self._links: set[Link] = set()  # all that are open, retired ones too
+        self._undoing: set[asyncio.Task[None]] = set()
+        self._attachment: Attachment | None = None
+        _drivers.add(self)
+
+    def enter(self) -> None:
+        """Check that the client is used where it belongs: its own loop, its own process, not closed."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            if self.closed:
+                raise Misused("this client is closed")
+            return
+        if self.era.ended:
+            raise Misused("this client belongs to the process that this one was forked from: make one here")
+        if self._loop is not None:
+            state = "closed" if self._loop.is_closed() else "another"
+            raise Misused(f"this client belongs to a {state} event loop: make one in each loop")
+        if self.closed:
+            raise Misused("this client is closed")
+        self._loop = loop
+
+    async def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
+        lane: Link | None = None  # where this flow's last request went out
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: R = stop.value
+                return result
+            answer = error = None
+            try:
+                if type(effect) is not Call:
+                    answer = await self._perform(effect)
+                elif effect.behind:
+                    self._undo(effect, lane)
+                else:
+                    lane = self._link
+                    if lane is None or not lane.usable:
+                        lane = None
+                        lane = await self._linked(effect.by)
+                    answer = await self._request(lane, effect)
+                    if isinstance(answer, wire.ReplyError):
+                        answer = await self._retold(lane, effect, answer)
+            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                error = struck
+
+    def _request(self, link: Link, call: Call) -> asyncio.Future[Any]:
+        if call.script is LEAVE and self.env.listening:
+            # The next holder is written to before this client is; drivers/threads.py says why.
+            return link.request(wire.PING + wire.evalsha(call), call.by, 1)
+        return link.request(wire.evalsha(call), call.by)
+
+    async def _retold(self, link: Link, call: Call, reply: Exception) -> Any:
+        """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
+        self.env.connected = True
+        answer: Any = reply
+        if wire.is_noscript(reply):
+            answer = await link.request(wire.eval_text(call), call.by)
+        if isinstance(answer, wire.ReplyError):
+            raise wire.failure(answer, link.where)
+        return answer
+
+    def _undo(self, call: Call, lane: Link | None) -> None:
+        """Send a `leave` behind the request that it undoes. Nobody waits for it: its place in the line is enough.
+
+        If the line is broken, it is brought over a new one in the background, within the client's time-out.
+        """
+        # Written here and now: the loop may be about to end, and with it every task that has not begun.
+        sent = self._request(lane, call) if lane is not None else None
+        task = asyncio.get_running_loop().create_task(self._see_undone(call, sent), name="lockfast-undo")
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+
+    async def _see_undone(self, call: Call, sent: asyncio.Future[Any] | None) -> None:
+        by = now() + self.env.timeout_s
+        for _ in range(3):
+            try:
+                if sent is None:
+                    link = await self._linked(by)
+                    sent = link.request(wire.eval_text(call), by)
+                if not wire.is_noscript(await sent):
+                    return
+            except LockfastError:
+                pass  # the place ends by itself in seconds, a hold with its lease
+            sent = None
+
+    async def _perform(self, effect: Effect) -> Any:
+        if type(effect) is Wait:
+            return await self.hub.wait(effect.ticket, effect.until)
+        if type(effect) is Listen:
+            return await self.hub.listen(effect.by)
+        if type(effect) is Sleep:
+            return await asyncio.sleep(effect.delay_s)
+        if type(effect) is Command:
+            link = await self._linked(effect.by)
+            reply = await link.request(wire.pack(effect.args), effect.by)
+            if isinstance(reply, wire.ReplyError):
+                raise wire.failure(reply, link.where)
+            return reply
+        assert type(effect) is CallMany
+        return await self._call_many(effect)
+
+    async def _call_many(self, effect: CallMany) -> list[Any]:
+        link = await self._linked(effect.by)
+        futures = [link.request(wire.evalsha(call), call.by) for call in effect.calls]
+        answers: list[Any] = []
+        for call, reply in zip(effect.calls, await asyncio.gather(*futures, return_exceptions=True), strict=True):
+            answer: Any = reply
+            if isinstance(reply, wire.ReplyError):
+                try:
+                    answer = await self._retold(link, call, reply)
+                except LockfastError as failure:
+                    answer = failure
+            answers.append(answer)
+        return answers
+
+    async def _linked(self, by: float) -> Link:
+        """The link that is in use, or a new one. Shared: a cancelled task must not take it away from the others."""
+        if self._link is not None and self._link.usable:
+            return self._link
+        if self._linking is None:
+            self._linking = asyncio.create_task(self._make_link(by), name="lockfast-connect")
+            self._linking.add_done_callback(_seen)
+        return await asyncio.shield(self._linking)
+
+    async def _make_link(self, by: float) -> Link:
+        try:
+            link = await self._connect(by, self._ended, None)
+            self._link = link
+            self.env.connected = True
+            return link
+        finally:
+            self._linking = None
+
+    async def _connect(self, by: float, on_end: Callable[[Link], None], on_push: Callable[[Any], None] | None) -> Link:
+        if not self.endpoint.embedded:
+            link = await connect(self.endpoint, self.endpoint.path, by, on_end, on_push)
+        else:
+            if self._attachment is None:
+                from lockfast import embedded
+
+                self._attachment = await _in_thread(embedded.attach)
+            attachment = self._attachment
+            try:
+                link = await connect(self.endpoint, attachment.socket_path, by, on_end, on_push)
+            except Unreachable:
+                await _in_thread(attachment.revive)
+                link = await connect(self.endpoint, attachment.socket_path, by, on_end, on_push)
+        self._links.add(link)
+        link.ended.add_done_callback(lambda _: self._links.discard(link))
+        return link
+
+    def _ended(self, link: Link) -> None:
+        if self._link is link:
+            self._link = None
+
+    async def close(self) -> None:
+        """Close every connection, after what is being undone has been sent."""
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=self.env.timeout_s)
+        await self.keeper.finish_all()
+        await self.keeper.close()
+        self.closed = True
+        self.hub.close()
+        # Waiters that were woken by this leave the queue on their way out.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=self.env.timeout_s)
+        tasks = [task for task in (self._linking, *self._undoing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        links = list(self._links)
+        for link in links:
+            link.close()
+        if links:
+            await asyncio.wait([link.ended for link in links], timeout=1.0)
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            attachment.close()
+
+    def forget(self) -> None:
+        """In a forked child: own nothing of the parent's. The loop does not run here, so neither does the client."""
+        self.era.ended = True
+        self._loop = None
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Whoever waited has been told; if all of them were cancelled, nobody needs to be."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _in_thread(function: Callable[[], R]) -> R:
+    """Run what blocks for a moment in a thread that ends with it; the loop's own pool would stay."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+
+    def tell(result: R | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # R may itself be None
+
+    def call() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            loop.call_soon_threadsafe(tell, None, error)
+        else:
+            loop.call_soon_threadsafe(tell, result, None)
+
+    thread = threading.Thread(target=call, name="lockfast-embedded", daemon=True)
+    thread.start()
+    try:
+        return await future
+    finally:
+        if future.done():
+            thread.join()
+
+
+_drivers: weakref.WeakSet[Asyncio] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for driver in list(_drivers):
+        driver.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

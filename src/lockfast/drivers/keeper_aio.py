@@ -1,0 +1,93 @@
+"""Keeps the holds of a client, for asyncio: a timer of the loop declares loss, renewals run in a task beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from lockfast.clock import now
+from lockfast.drivers.ledger import LOOK_S, Ledger
+from lockfast.errors import LockfastError
+from lockfast.flows.renewal import renew_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from lockfast.flows.effects import Env
+    from lockfast.grants import Hold
+
+
+class Keeper:
+    """Renews, and declares loss, for all holds of one client."""
+
+    def __init__(self, env: Env, run: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        self.ledger = Ledger()
+        self._env = env
+        self._run = run
+        self._alarm: asyncio.TimerHandle | None = None
+        self._wakes_at = inf
+        self._worker: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def watch(self, hold: Hold) -> None:
+        """Keep this hold until it ends."""
+        self.ledger.holds[hold.ticket] = hold
+        if hold.renew_at < self._wakes_at or hold.deadline < self._wakes_at or self._alarm is None:
+            self._look_at(min(hold.renew_at, hold.deadline))
+
+    def unwatch(self, hold: Hold) -> None:
+        """The holder gives it back: no renewal and no loss any more."""
+        self.ledger.holds.pop(hold.ticket, None)
+
+    def finish(self, hold: Hold) -> None:
+        """See to it that a `leave` which was not confirmed reaches the server, until the lease would end anyway."""
+        self.ledger.unconfirmed[hold.ticket] = hold
+        self._look_at(now())
+
+    def _look_at(self, moment: float) -> None:
+        if self._closed:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        sleep_s = max(0.0, min(moment - now(), LOOK_S))
+        self._wakes_at = now() + sleep_s
+        self._alarm = asyncio.get_running_loop().call_later(sleep_s, self._look)
+
+    def _look(self) -> None:
+        self._alarm, self._wakes_at = None, inf
+        due, wakes_at = self.ledger.look()
+        if (due or self.ledger.unconfirmed) and self._worker is None:
+            self._worker = asyncio.create_task(self._work(due), name="lockfast-renewals")
+        if self.ledger.holds or self.ledger.unconfirmed:
+            self._look_at(wakes_at)
+
+    async def _work(self, due: list[Hold]) -> None:
+        try:
+            if due:
+                await self._run(renew_all(due, self._env))
+            for hold in list(self.ledger.unconfirmed.values()):
+                await self._run(self.ledger.finish_one(hold, self._env))
+        except LockfastError:
+            pass  # told to each hold, or tried again at the next look
+        finally:
+            self._worker = None
+        if due:
+            self._look_at(now())
+
+    async def finish_all(self) -> None:
+        """Wait for the releases that are under way; what is not confirmed by then is left to the lease."""
+        if self.ledger.unconfirmed and self._worker is None:
+            self._worker = asyncio.create_task(self._work([]), name="lockfast-renewals")
+        if self._worker is not None:
+            await asyncio.wait([self._worker], timeout=self._env.timeout_s)
+
+    async def close(self) -> None:
+        """Stop looking; nothing is renewed after this."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])

@@ -1,0 +1,68 @@
+"""What a keeper has to look after, the same for threads and asyncio: which holds are over, and which are due."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from lockfast.clock import now
+from lockfast.errors import LockfastError
+from lockfast.flows.admission import leave
+from lockfast.grants import HELD, log
+
+if TYPE_CHECKING:
+    from lockfast.flows.effects import Env, Flow
+    from lockfast.grants import Hold
+
+# A keeper looks at least this often while something is held: threads and loops sleep on a clock that stops during
+# suspend, and must notice soon after it that a deadline has passed meanwhile.
+LOOK_S = 1.0
+
+
+class Ledger:
+    """The holds of one client, and the releases that were not confirmed yet."""
+
+    def __init__(self) -> None:
+        self.holds: dict[str, Hold] = {}
+        self.unconfirmed: dict[str, Hold] = {}
+
+    def look(self) -> tuple[list[Hold], float]:
+        """Declare what is lost. Returns the holds that are due for renewal, and when to look again."""
+        wakes_at = inf
+        moment = now()
+        due: list[Hold] = []
+        for hold in list(self.holds.values()):
+            if hold.state is not HELD:
+                self.holds.pop(hold.ticket, None)
+            elif moment >= hold.deadline:
+                hold.held()  # finds that it is lost
+                self.holds.pop(hold.ticket, None)
+            elif hold.orphaned:
+                self._give_up(hold)
+            elif not hold.renews:
+                wakes_at = min(wakes_at, hold.deadline)
+            elif moment >= hold.renew_at:
+                due.append(hold)
+                wakes_at = min(wakes_at, hold.deadline)
+            else:
+                wakes_at = min(wakes_at, hold.deadline, hold.renew_at)
+        return due, wakes_at
+
+    def _give_up(self, hold: Hold) -> None:
+        """The grant was garbage-collected: give it back rather than renew it for ever."""
+        log().warning("a grant of %r was dropped without release(); it is given back now", hold.ask.name.shown)
+        self.holds.pop(hold.ticket, None)
+        try:
+            if hold.begin_leave():
+                self.unconfirmed[hold.ticket] = hold
+        except LockfastError:
+            pass  # released by somebody in the same moment
+
+    def finish_one(self, hold: Hold, env: Env) -> Flow[None]:
+        """Try once more to have a release confirmed, unless its lease has ended by now."""
+        if now() >= hold.deadline + LOOK_S:
+            self.unconfirmed.pop(hold.ticket, None)
+            return
+        stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, sent_before=True)
+        self.unconfirmed.pop(hold.ticket, None)
+        hold.end_leave(stood)

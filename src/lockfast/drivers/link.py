@@ -1,0 +1,224 @@
+"""One asyncio connection that all tasks share: requests are written in batches, replies matched in order.
+
+A task that is cancelled leaves its place in the line of expected replies, so nothing can get out of step. A link on
+which a request was not answered in time is retired: nothing new goes there, except the `leave` that undoes what
+was sent; it is then half-closed, so that what was written still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from lockfast.clock import now
+from lockfast.drivers.connection import keep_alive
+from lockfast.drivers.wire import ProtocolError, Reader, ReplyError, failure, pack
+from lockfast.errors import Unreachable
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from lockfast.endpoints import Endpoint
+
+LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
+UNDO_S = 1.0  # how long a retired link stays open for the `leave` that undoes what was sent on it
+LINGER_S = 10.0  # how long a half-closed one waits for the server to read what was sent
+
+# What is owed: the future of one reply and when to stop waiting for it; None for a reply that nobody reads.
+Owed = tuple["asyncio.Future[Any]", float] | None
+
+
+class Link(asyncio.Protocol):
+    """A connection. `usable` until it is lost or retired."""
+
+    def __init__(self, where: str, on_push: Callable[[Any], None] | None, on_end: Callable[[Link], None]) -> None:
+        self.where = where
+        self.usable = True
+        self.ended = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._on_push = on_push
+        self._on_end = on_end
+        self._reader = Reader()
+        self._owed: deque[Owed] = deque()
+        self._out: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transports are no asyncio.Transport
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family.name in ("AF_INET", "AF_INET6"):
+            keep_alive(sock)
+
+    def request(self, data: bytes, by: float, unread: int = 0) -> asyncio.Future[Any]:
+        """Send now or with this turn's batch. The future gets the reply; `unread` replies before it go to nobody."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._transport is None or self._transport.is_closing():
+            future.set_exception(Unreachable(f"connection to {self.where} lost"))
+            return future
+        idle = not self._owed
+        for _ in range(unread):
+            self._owed.append(None)
+        self._owed.append((future, by))
+        if self._alarm is None:
+            self._alarm = self._loop.call_later(max(min(by - now(), LOOK_S), 0.0), self._look)
+        if idle:
+            self._transport.write(data)
+        else:
+            if not self._out:
+                self._loop.call_soon(self._flush)
+            self._out.append(data)
+        return future
+
+    def _flush(self) -> None:
+        data, self._out = b"".join(self._out), []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        reader, owed = self._reader, self._owed
+        try:
+            reader.feed(data)
+            reply = reader.gets()
+            while reply is not False:
+                if owed:
+                    expected = owed.popleft()
+                    if expected is not None and not expected[0].done():
+                        expected[0].set_result(reply)
+                elif self._on_push is not None:
+                    self._on_push(reply)
+                reply = reader.gets()
+        except ProtocolError as error:
+            self._fail(Unreachable(f"{self.where} does not speak the Redis protocol: {error}"))
+        if not owed and not self.usable:
+            self.close()
+
+    def eof_received(self) -> bool:
+        return False  # close our side as well
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(Unreachable(f"connection to {self.where} lost" + (f": {error}" if error else "")))
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _look(self) -> None:
+        """Give up on requests whose time has come. One is enough to stop using the link."""
+        self._alarm = None
+        moment = now()
+        next_by = 0.0
+        for expected in self._owed:
+            if expected is None or expected[0].done():
+                continue
+            future, by = expected
+            if by <= moment:
+                future.set_exception(Unreachable(f"{self.where} does not answer"))
+                self.retire()
+            elif not next_by or by < next_by:
+                next_by = by
+        if next_by:
+            self._alarm = self._loop.call_later(min(next_by - moment, LOOK_S), self._look)
+
+    def retire(self) -> None:
+        """Use it for nothing new, except to undo what was sent here."""
+        if self.usable:
+            self.usable = False
+            self._on_end(self)
+            self._loop.call_later(UNDO_S, self._say_goodbye)
+
+    def _say_goodbye(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not self._owed or not transport.can_write_eof():
+            self.close()
+            return
+        if self._out:
+            self._flush()
+        transport.write_eof()
+        self._loop.call_later(LINGER_S, self.close)
+
+    def close(self) -> None:
+        """Close, after what was written has been sent."""
+        self.usable = False
+        if self._out:
+            self._flush()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._transport is not None:
+            self._transport.close()
+
+    def _fail(self, reason: Unreachable) -> None:
+        was_usable, self.usable = self.usable, False
+        owed, self._owed = self._owed, deque()
+        for expected in owed:
+            if expected is not None and not expected[0].done():
+                expected[0].set_exception(Unreachable(str(reason)))
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if was_usable:
+            self._on_end(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def connect(
+    endpoint: Endpoint,
+    socket_path: str,
+    by: float,
+    on_end: Callable[[Link], None],
+    on_push: Callable[[Any], None] | None = None,
+) -> Link:
+    """A link that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
+    loop = asyncio.get_running_loop()
+    where = endpoint.where
+    link: Link | None = None
+
+    def make() -> Link:
+        return Link(where, on_push, on_end)
+
+    try:
+        async with asyncio.timeout(max(by - now(), 0.01)):
+            if socket_path:
+                _, link = await loop.create_unix_connection(make, socket_path)
+            else:
+                host, port = await _address(endpoint)
+                context = endpoint.tls_context()
+                _, link = await loop.create_connection(
+                    make, host, port, ssl=context, server_hostname=host if context else None
+                )
+            greeting = endpoint.greeting()
+            futures = [link.request(pack(command), by) for command in greeting]
+            replies = await asyncio.gather(*futures, return_exceptions=True)
+    except (OSError, TimeoutError) as error:
+        if link is not None:
+            link.close()
+        words = str(error) or "no answer in time"
+        raise Unreachable(f"cannot connect to {where}: {words}", sent=False) from error
+    except BaseException:
+        if link is not None:
+            link.close()
+        raise
+    for command, reply in zip(greeting, replies, strict=True):
+        if isinstance(reply, Unreachable):
+            link.close()
+            raise Unreachable(str(reply), sent=False) from reply
+        # An account may be allowed to lock and not to name its connection.
+        if isinstance(reply, ReplyError) and (command[0] != "CLIENT" or not str(reply).startswith("NOPERM")):
+            link.close()
+            raise failure(reply, where)
+    return link
+
+
+async def _address(endpoint: Endpoint) -> tuple[str, int]:
+    if endpoint.resolve is None:
+        return endpoint.host, endpoint.port
+    found = endpoint.resolve()
+    if asyncio.iscoroutine(found):
+        found = await found
+    host, port = found
+    return host, port

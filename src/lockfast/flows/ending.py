@@ -1,0 +1,64 @@
+"""Release: the end of a hold, and what is said when it had ended before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from lockfast.errors import LeaseLost, Unreachable
+from lockfast.flows.admission import leave
+
+if TYPE_CHECKING:
+    from lockfast.flows.effects import Env, Flow
+    from lockfast.grants import Hold
+
+
+class Keeps(Protocol):
+    """The part of a keeper that a release needs."""
+
+    def unwatch(self, hold: Hold) -> None: ...
+
+    def finish(self, hold: Hold) -> None: ...
+
+
+def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
+    """Give a hold back. Raises NotHeld, LeaseLost, or Unreachable when it was not confirmed (call again).
+
+    Whatever ends this early, the ticket is kept until the server has confirmed: the caller may try again, and after
+    an interrupt the keeper does.
+    """
+    if not hold.begin_leave():
+        return  # a release that was interrupted has been finished since
+    keeper.unwatch(hold)
+    try:
+        stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, hold.leave_sent)
+    except GeneratorExit:
+        raise
+    except Unreachable as failure:
+        hold.leave_sent = hold.leave_sent or failure.sent
+        if hold.why_lost:
+            raise hold.loss() from failure
+        raise
+    except BaseException:
+        hold.leave_sent = True  # it may be on its way
+        keeper.finish(hold)
+        raise
+    hold.end_leave(stood)
+    if hold.why_lost:
+        raise hold.loss()
+
+
+def conclude(hold: Hold, keeper: Keeps, error: BaseException | None, failure: Exception) -> bool:
+    """What a block does about a release that failed. True: raise the failure; False: the body's outcome stands.
+
+    A body's own error is never replaced by ours.
+    """
+    if isinstance(failure, Unreachable):
+        # The body ran under the lock to its end, so raising now would only make callers do it again. The keeper
+        # sees to it that the server hears of the release; at the latest the lease ends it.
+        keeper.finish(hold)
+        return False
+    if error is not None:
+        if not isinstance(error, LeaseLost):
+            error.add_note(f"lockfast: {failure}")
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""What a lock is made of on both sides: its name, its lease, its patience, and the blocks that it is entered by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from lockfast import names, specs
+from lockfast.errors import Misused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.grants import GrantView
+
+D = TypeVar("D")
+G = TypeVar("G", bound="GrantView")
+
+
+class Unset:
+    """Stands for an argument that was not given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "the lock's own"
+
+
+UNSET: Final = Unset()
+
+
+class LockBase(Generic[D, G]):
+    """The settings of one lock. Holds no state but the grants of the blocks that are running."""
+
+    __slots__ = ("_ask", "_cancel_on_loss", "_driver", "_entered", "_on_lost", "_parts", "_prefix", "_renew", "_wait_s")
+
+    def __init__(
+        self,
+        driver: D,
+        prefix: str,
+        parts: tuple[str | int, ...],
+        lease: float,
+        wait: float | None,
+        renew: bool,
+        on_lost: Callable[[G], object] | None,
+        cancel_on_loss: bool,
+    ) -> None:
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost must be callable, got {on_lost!r}")
+        self._driver = driver
+        self._prefix = prefix
+        self._parts = parts
+        self._ask = specs.lock(names.make(prefix, parts), lease)
+        self._wait_s = specs.wait_seconds(wait)
+        self._renew = renew
+        self._on_lost = on_lost
+        self._cancel_on_loss = cancel_on_loss
+        self._entered: list[tuple[Any, G]] = []  # by thread or task, innermost last
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._ask.name.shown
+
+    @property
+    def lease(self) -> float:
+        return self._ask.lease_s
+
+    @property
+    def wait(self) -> float | None:
+        return self._wait_s
+
+    def _patience(self, wait: object) -> float | None:
+        return self._wait_s if wait is UNSET else specs.wait_seconds(wait)
+
+    def _named(self, parts: tuple[str | int, ...]) -> Any:
+        """The same lock on another name, for a decorated function."""
+        return type(self)(
+            self._driver,
+            self._prefix,
+            parts,
+            self._ask.lease_s,
+            self._wait_s,
+            self._renew,
+            self._on_lost,
+            self._cancel_on_loss,
+        )
+
+    def _entered_by(self, me: object) -> G:
+        """The grant of the innermost block that `me` (a thread, a task) is in; taken off the list.
+
+        A block may be left by another thread than entered it (fixtures, exit stacks): fine if there is just one.
+        """
+        entered = self._entered
+        for i in range(len(entered) - 1, -1, -1):
+            if entered[i][0] is me or entered[i][0] == me:
+                return entered.pop(i)[1]
+        if len(entered) == 1:
+            return entered.pop()[1]
+        raise Misused(f"{self.name!r}: no `with` block of this lock was entered here")
