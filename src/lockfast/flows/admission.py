@@ -174,7 +174,7 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool, note
     while True:
         by = min(env.now() + env.timeout_s / 2, gives_up_at)
         try:
-            found, _ = yield Call(LEAVE, ask.name.keys, (ticket, ask.lease_ms, int(unsure), note), by)
+            found = yield Call(LEAVE, ask.name.keys, (ticket, ask.lease_ms, int(unsure), note), by)
         except Unreachable as failure:
             sent_before = sent_before or failure.sent
             failures += 1
@@ -182,4 +182,4 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool, note
                 raise Unreachable(f"{failure} (release of {ask.name.shown!r})", sent=sent_before) from failure
             yield backoff(failures, env)
             continue
-        return found in (1, 2) or sent_before
+        return bool(found == 1 or sent_before)

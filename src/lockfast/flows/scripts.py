@@ -9,7 +9,7 @@ _LUA = Path(__file__).parent.parent / "lua"
 
 
 class Script:
-    """One script of `lua/`, with the shared state and grant loop in front of it."""
+    """One script of `lua/`, with the shared state and grant loop in it."""
 
     __slots__ = ("_sha", "_text", "name")
 
@@ -20,14 +20,10 @@ class Script:
 
     @property
     def text(self) -> str:
-        """What the server runs. A first line that starts with #! holds flags for the server and stays first."""
+        """What the server runs."""
         if not self._text:
             body = (_LUA / f"{self.name}.lua").read_text()
-            flags = ""
-            if body.startswith("#!"):
-                flags, _, body = body.partition("\n")
-                flags += "\n"
-            self._text = flags + (_LUA / "state.lua").read_text() + body
+            self._text = body.replace("-- include state.lua\n", (_LUA / "state.lua").read_text())
         return self._text
 
     @property

@@ -3,6 +3,8 @@
 -- KEYS[1..5] the name (see state.lua)
 -- ARGV[1] how many waiters to list at most
 -- Returns {now_ms, state string or "", {shared ticket, end, entry, …}, {queued ticket, entry, …}, break note or "", queue length}
+
+-- include state.lua
 local function entries(tickets, step)
   local out = {}
   for i = 1, #tickets, step do

@@ -3,6 +3,8 @@
 -- KEYS[1..5] the name (see state.lua)
 -- ARGV[1] ticket  ARGV[2] fence of the hold: a ticket granted twice has two  ARGV[3] lease_ms
 -- Returns {1, ms left} or {0, 0} when the hold is gone.
+
+-- include state.lua
 local lease_end = now + tonumber(ARGV[3])
 if holder == ARGV[1] then
   if fence ~= tonumber(ARGV[2]) or holder_end <= now then return {0, 0} end

@@ -1,5 +1,5 @@
--- The state of one name, and the grant loop: the part that every script stands on. It is put in front of
--- admit.lua, leave.lua, renew.lua and inspect.lua when they are loaded, and never sent alone.
+-- The state of one name, and the grant loop: the part that every script stands on. When a script is loaded, this
+-- file takes the place of its line `-- include state.lua`; it is never sent alone.
 --
 -- All five keys of a name share one hash tag:
 --   KEYS[1] string  the name itself: "FORMAT kind limit fence used waiting horizon tombs ticket end since lease owner"
@@ -17,11 +17,11 @@ local FORMAT = '1'
 local DAY = 86400000
 local SWEEP = 500 -- ended entries dropped per call at most, so that no call takes long; the next call goes on
 
+local raw = redis.call('GET', KEYS[1])
 local clock = redis.call('TIME')
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(now_us / 1000)
 
-local raw = redis.call('GET', KEYS[1])
 local kind, limit, fence, used, waiting, horizon, tombs = '', 0, 0, 0, 0, 0, 0
 local holder, holder_end, holder_since, holder_lease, holder_owner = '-', 0, 0, 0, ''
 if raw then
@@ -50,6 +50,7 @@ local function reach(moment)
 end
 
 local function save()
+  if tombs <= now then tombs = 0 end
   redis.call('SET', KEYS[1], string.format('%s %s %d %d %d %d %d %d %s %d %d %d %s', FORMAT, kind, limit, fence, used,
     waiting, horizon, tombs, holder, holder_end, holder_since, holder_lease, holder_owner), 'PX', expiry() - now)
 end
