@@ -44,10 +44,7 @@ if sys.platform != "win32":
 
 
 def ensure(place: Place, deadline: float) -> bool:
-    """See to it that a reaper and a server run, and that the server answers. True when we started it.
-
-    The reaper comes first: if we are killed half-way, it finds no user and ends what we have begun.
-    """
+    """See to it that a reaper and a server run, and that the server answers. True when we started it."""
     try:
         return _ensure(place, deadline)
     except Unreachable:
@@ -57,22 +54,33 @@ def ensure(place: Place, deadline: float) -> bool:
 
 
 def _ensure(place: Place, deadline: float) -> bool:
-    _spawn_if_free(place, "reaper.lock", _prepare_reaper)
-    tries, log_start = 0, 0
+    log_start = -1
+    reapers_started = servers_started = 0
     while True:
-        if _answers(place.socket_path, deadline):
-            if tries > 0:
-                _compact_if_large(place)
-            return tries > 0
-        if tries == 0:
+        # A taken `reaper.lock` may be in the hands of a starter who is killed before he has started anything.
+        watched = is_held(place.path("reaper.ready"))
+        answers = _answers(place.socket_path, deadline)
+        if watched and answers:
+            break
+        if log_start < 0:
             log_start = _size(place.path("server.log"))
-        if tries < START_TRIES:
-            tries += _spawn_if_free(place, "server.lock", _prepare_server)
-        elif not is_held(place.path("server.lock")):
-            raise cannot(f"did not start.{_log_tail(place, log_start)}")
+        if not watched:
+            if reapers_started < START_TRIES:
+                reapers_started += _spawn_if_free(place, "reaper.lock", _prepare_reaper)
+            elif not is_held(place.path("reaper.lock")):
+                raise cannot(f"has nobody to watch over it.{_log_tail(place, log_start)}")
+        # Only with a reaper there or on its way: if we are killed now, it finds no user and ends the server.
+        if not answers and (watched or reapers_started):
+            if servers_started < START_TRIES:
+                servers_started += _spawn_if_free(place, "server.lock", _prepare_server)
+            elif not is_held(place.path("server.lock")):
+                raise cannot(f"did not start.{_log_tail(place, log_start)}")
         if now() > deadline:
             raise cannot(f"did not get ready in time.{_log_tail(place, log_start)}")
         time.sleep(POLL_S)
+    if servers_started:
+        _compact_if_large(place)
+    return servers_started > 0
 
 
 def _answers(socket_path: str, deadline: float) -> bool:

@@ -2,11 +2,12 @@
 went.
 
 Run as a program by `lockfast.embedded`, with a bare interpreter (`python -I -S`), so it imports the
-standard library only. Three files of the server's directory are locks of the kernel (`flock`), which a
+standard library only. Four files of the server's directory are locks of the kernel (`flock`), which a
 dying process always gives back:
 
     server.lock   exclusive, inherited by the server: held just as long as a server lives or is starting
-    reaper.lock   exclusive, inherited by this process: there is one reaper or none
+    reaper.lock   exclusive, inherited by this process: there is one reaper or none, or one is being started
+    reaper.ready  exclusive, by this process: it is there, whatever happens to the one who started it
     users         shared, by every attached client; this process sleeps until it could have it exclusively
 
 The server is only ever stopped while `users` is held exclusively, and a client looks for the server only
@@ -29,6 +30,8 @@ SHUTDOWN_S = 3.0  # Time to end by itself. The AOF is already written, so force 
 
 def main(directory: str, socket_path: str, lock_fd: int, grace_s: float) -> None:
     users_fd = os.open(os.path.join(directory, "users"), os.O_RDWR | os.O_CLOEXEC)
+    ready_fd = os.open(os.path.join(directory, "reaper.ready"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(ready_fd, fcntl.LOCK_EX)
     while True:  # Ends when the last user has been gone for the grace time; users are what keeps it going.
         fcntl.flock(users_fd, fcntl.LOCK_EX)
         attached_ns = os.fstat(users_fd).st_mtime_ns
@@ -43,6 +46,7 @@ def main(directory: str, socket_path: str, lock_fd: int, grace_s: float) -> None
             break
     shut_down(directory, socket_path)
     # In this order: whoever gets a share of `users` after us must find that the reaper's place is vacant.
+    fcntl.flock(ready_fd, fcntl.LOCK_UN)
     fcntl.flock(lock_fd, fcntl.LOCK_UN)
     fcntl.flock(users_fd, fcntl.LOCK_UN)
 

@@ -130,8 +130,9 @@ class Lock(LockBase[Asyncio, "Grant"]):
     async def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
         driver.enter()
-        held = await driver.run(admission.acquire(self._ask, new_id(), wait_s, driver.env))
-        hold = Hold(self._ask, held, driver.era, self._renew)
+        ticket = new_id()
+        held = await driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
+        hold = Hold(self._ask, ticket, held, driver.era, self._renew)
         on_lost = self._on_lost
         if on_lost is not None:
             hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
@@ -206,14 +207,13 @@ class _Block:
 
 
 @final
-class Grant(GrantView):
+class Grant(GrantView[Asyncio]):
     """A hold on a name: the proof of it, how long it is sure, and the way to end it."""
 
-    __slots__ = ("_block", "_driver")
+    __slots__ = ("_block",)
 
     def __init__(self, hold: Hold, driver: Asyncio) -> None:
-        super().__init__(hold)
-        self._driver = driver
+        super().__init__(hold, driver)
         self._block: _Block | None = None
 
     async def wait_lost(self, timeout: float | None = None) -> bool:

@@ -10,7 +10,7 @@ whoever looks first, the timer or the holder's own `check()`; the clock decides,
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, NotHeld
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lockfast.flows.admission import Held
     from lockfast.specs import Ask
 
+D = TypeVar("D")
 HELD, LEAVING, RELEASED, LOST = "held", "leaving", "released", "lost"
 RENEW_BEFORE = 0.66 / 1000  # a hold is renewed when two thirds of its lease (in ms) are left
 
@@ -56,16 +57,14 @@ class Hold:
         "why_lost",
     )
 
-    def __init__(self, ask: Ask, held: Held, era: Era, renews: bool) -> None:
+    def __init__(self, ask: Ask, ticket: str, held: Held, era: Era, renews: bool) -> None:
         self.ask = ask
-        self.ticket = held.ticket
-        self.fence = held.fence
-        self.deadline = held.deadline
-        self.unsure = held.unsure
+        self.ticket = ticket
+        self.fence, self.deadline, self.unsure = held
         self.era = era
         self.lease_ms = ask.lease_ms
         self.renews = renews
-        self.renew_at = held.deadline - ask.lease_ms * RENEW_BEFORE
+        self.renew_at = self.deadline - ask.lease_ms * RENEW_BEFORE
         self.state = HELD
         self.why_lost = ""
         self.leave_sent = False  # a `leave` may have reached the server without our knowing
@@ -161,13 +160,14 @@ class Hold:
         return NotHeld(f"{self.ask.name.shown!r} is held by the process that this one was forked from")
 
 
-class GrantView:
+class GrantView(Generic[D]):
     """What a grant shows without asking the server; the same for threads and asyncio."""
 
-    __slots__ = ("_hold",)
+    __slots__ = ("_driver", "_hold")
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold, driver: D) -> None:
         self._hold = hold
+        self._driver = driver
 
     def __repr__(self) -> str:
         hold = self._hold
@@ -175,8 +175,8 @@ class GrantView:
 
     def __del__(self) -> None:
         # Nobody can release it any more. The keeper gives it back; where there is none, the lease does.
-        hold = getattr(self, "_hold", None)
-        if hold is not None and hold.state is HELD:
+        hold = self._hold
+        if hold.state is HELD:
             hold.orphaned = True
 
     @property

@@ -8,7 +8,6 @@ are written as %XX. The same spelling, parts joined by "|", is how tools print a
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 MAX_NAME_BYTES = 1024
 
@@ -19,11 +18,15 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 Parts = tuple[str, ...]
 
 
-class Name(NamedTuple):
+class Name:
     """One name, ready for use: what people read, and the five keys that scripts are given."""
 
-    shown: str
-    keys: tuple[str, str, str, str, str]
+    __slots__ = ("keys", "packed", "shown")
+
+    def __init__(self, shown: str, keys: tuple[str, str, str, str, str]) -> None:
+        self.shown = shown
+        self.keys = keys
+        self.packed = ""  # the keys as they go over the wire; filled in by drivers/wire.py on first use
 
 
 def make(prefix: str, parts: tuple[str | int, ...]) -> Name:

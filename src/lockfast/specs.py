@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lockfast.names import Name
@@ -22,15 +22,30 @@ _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)?\s*")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
-class Ask(NamedTuple):
+class Words:
+    """Arguments of a script that stay the same from call to call, so that they are packed only once."""
+
+    __slots__ = ("args", "packed")
+
+    def __init__(self, *args: str | int) -> None:
+        self.args = args
+        self.packed = ""  # as they go over the wire; filled in by drivers/wire.py on first use
+
+
+class Ask:
     """What a primitive asks the admission protocol for, without the ticket: the same for every acquire of it."""
 
-    name: Name
-    kind: str
-    limit: int
-    weight: int
-    lease_s: float
-    lease_ms: int
+    __slots__ = ("admit", "kind", "lease_ms", "lease_s", "leave", "limit", "name", "weight")
+
+    def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_s: float) -> None:
+        self.name = name
+        self.kind = kind
+        self.limit = limit
+        self.weight = weight
+        self.lease_s = lease_s
+        self.lease_ms = round(lease_s * 1000)
+        self.admit = Words(kind, limit, weight, self.lease_ms)
+        self.leave = Words(self.lease_ms, 0, "")
 
 
 def seconds(value: object, what: str) -> float:
@@ -84,5 +99,4 @@ def parse_duration(text: str) -> float:
 
 def lock(name: Name, lease: object) -> Ask:
     """A lock: limit 1, weight 1."""
-    lease_s = lease_seconds(lease)
-    return Ask(name, "lock", 1, 1, lease_s, round(lease_s * 1000))
+    return Ask(name, "lock", 1, 1, lease_seconds(lease))

@@ -125,8 +125,9 @@ class Lock(LockBase[Threads, "Grant"]):
 
     def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
-        held = driver.run(admission.acquire(self._ask, new_id(), wait_s, driver.env))
-        hold = Hold(self._ask, held, driver.era, self._renew)
+        ticket = new_id()
+        held = driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
+        hold = Hold(self._ask, ticket, held, driver.era, self._renew)
         grant = Grant(hold, driver)
         on_lost = self._on_lost
         if on_lost is not None:
@@ -168,14 +169,10 @@ class Lock(LockBase[Threads, "Grant"]):
 
 
 @final
-class Grant(GrantView):
+class Grant(GrantView[Threads]):
     """A hold on a name: the proof of it, how long it is sure, and the way to end it."""
 
-    __slots__ = ("_driver",)
-
-    def __init__(self, hold: Hold, driver: Threads) -> None:
-        super().__init__(hold)
-        self._driver = driver
+    __slots__ = ()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the hold is lost, up to `timeout` seconds. False when it was not."""

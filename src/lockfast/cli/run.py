@@ -41,8 +41,9 @@ def run(options: Namespace) -> int:
     guard = None if options.on_lost == "ignore" else Guard(child.pid, fuse)
     signals = Signals(child)
     try:
-        # A request that takes longer than a third of the lease is of no use to anyone.
-        timeout_s = max(min(2.0, options.lease / 3), 0.25)
+        # Renewals begin at a third of the lease, and at two thirds it may be time for TERM: there must be room for
+        # a second try in between.
+        timeout_s = max(min(2.0, options.lease / 6), 0.2)
         label = options.label or talk.shorten(" ".join(options.command), LABEL_LENGTH)
         with connect(options.url, timeout_s=timeout_s, label=label) as client:
             _refuse_nested(client, parts, options.name)

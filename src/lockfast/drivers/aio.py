@@ -38,8 +38,10 @@ class Asyncio:
         self.endpoint = endpoint
         self.closed = False
         self.era = Era()
-        self.env = Env(now, random.random, timeout_s, channel(prefix, new_id()), owner_text(label))
-        self.hub = Hub(self.env, self._connect)
+        own_channel = channel(prefix, new_id())
+        self.env = Env(now, random.random, timeout_s)
+        self.env.introduce(own_channel, owner_text(label))
+        self.hub = Hub(self.env, own_channel, self._connect)
         self.keeper = Keeper(self.env, self.run)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
@@ -88,7 +90,7 @@ class Asyncio:
                         lane = None
                         lane = await self._linked(effect.by)
                     answer = await self._request(lane, effect)
-                    if isinstance(answer, wire.ReplyError):
+                    if type(answer) is wire.ReplyError:
                         answer = await self._retold(lane, effect, answer)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck

@@ -19,30 +19,54 @@ if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
 
 TICK_S = 0.25  # a blocked read looks at its deadline this often
+SHORT = 448  # bytes read at first: a reply fits, and Python's own allocator serves buffers of this size
 
 
 class Connection:
     """A socket with a reader. Not shared: whoever took it from the pool is alone with it."""
 
-    __slots__ = ("_in_kernel", "_tick_s", "owed", "reader", "sock", "where")
+    __slots__ = ("_in_kernel", "_receive_now", "_send_all", "_tick_s", "owed", "reader", "sock", "where")
 
     def __init__(self, sock: socket.socket, where: str) -> None:
         self.sock = sock
         self.where = where
         self.reader = Reader()
         self.owed = 0
+        self._send_all = sock.sendall
+        self._receive_now = sock.recv
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
         # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
         self._in_kernel = os.name == "posix" and type(sock).__module__ == "socket"
         self._tick_s = 0.0
+        if self._in_kernel:
+            self._set_tick(TICK_S)
 
     def call(self, request: bytes, by: float, replies: int = 1) -> Any:
         """Send, and return the last of the `replies` that answer it. Raises Unreachable when none comes by `by`."""
-        self.send(request, replies)
+        # Counted before it is written: an interrupt in between must not make the connection look clean.
+        self.owed += replies
+        try:
+            self._send_all(request)
+            # Most replies are short, here at the first look, and the only one owed.
+            if self._tick_s == TICK_S:
+                data = self._receive_now(SHORT)
+                if data:
+                    self.reader.feed(data)
+                    reply = self.reader.gets()
+                    if reply is not False:
+                        self.owed -= 1
+                        if not self.owed:
+                            return reply
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise Unreachable(f"connection to {self.where} lost: {error}") from error
+        except ProtocolError as error:
+            raise self._garbled(error) from error
         return self.read(by)
 
     def send(self, request: bytes, replies: int) -> None:
-        # Counted before it is written: an interrupt in between must not make the connection look clean.
+        """Only send; `read_each` gets the replies."""
         self.owed += replies
         try:
             self.sock.sendall(request)
@@ -61,35 +85,37 @@ class Connection:
         return [self._read_one(by) for _ in range(self.owed)]
 
     def _read_one(self, by: float) -> Any:
-        reply = self.reader.gets()
+        reply = self._gets()
         while reply is False:
-            self._feed(by)
-            reply = self.reader.gets()
+            self.reader.feed(self._receive(by))
+            reply = self._gets()
         self.owed -= 1
         return reply
 
+    def _gets(self) -> Any:
+        try:
+            return self.reader.gets()
+        except ProtocolError as error:
+            raise self._garbled(error) from error
+
+    def _garbled(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self.where} does not speak the Redis protocol: {error}")
+
     def next_push(self, by: float) -> Any:
         """The next message of a subscribed connection, or None when none comes by `by`."""
-        message = self.reader.gets()
+        message = self._gets()
         while message is False:
             try:
-                self._feed(by)
+                self.reader.feed(self._receive(by))
             except TimeoutError:
                 return None
-            message = self.reader.gets()
+            message = self._gets()
         return message
 
     def buffered_push(self) -> Any:
         """A message that has already been read from the socket, or None."""
-        message = self.reader.gets()
+        message = self._gets()
         return None if message is False else message
-
-    def _feed(self, by: float) -> None:
-        data = self._receive(by)
-        try:
-            self.reader.feed(data)
-        except ProtocolError as error:
-            raise Unreachable(f"{self.where} does not speak the Redis protocol: {error}") from error
 
     def _receive(self, by: float) -> bytes:
         if not self._in_kernel:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Hub:
     """Delivers pushes to waiting tickets."""
 
-    def __init__(self, env: Env, connect: Connect) -> None:
+    def __init__(self, env: Env, channel: str, connect: Connect) -> None:
         self._env = env
+        self._channel = channel
         self._connect = connect
         self._link: Link | None = None
         self._subscribing: asyncio.Task[int] | None = None
@@ -50,7 +51,7 @@ class Hub:
         try:
             link = await self._connect(by, self._lose, self._deliver)
             try:
-                answer = await link.request(pack(("SUBSCRIBE", self._env.channel)), by)
+                answer = await link.request(pack(("SUBSCRIBE", self._channel)), by)
             except Unreachable:
                 link.close()
                 raise

@@ -26,8 +26,9 @@ MAX_MAIL = 1000  # pushes kept for tickets that nobody waits for (yet); what is 
 class Hub:
     """Delivers pushes to waiting tickets."""
 
-    def __init__(self, env: Env, connect: Callable[[float], Connection]) -> None:
+    def __init__(self, env: Env, channel: str, connect: Callable[[float], Connection]) -> None:
         self._env = env
+        self._channel = channel
         self._connect = connect
         self._connection: Connection | None = None
         self._subscribing = threading.Lock()
@@ -48,7 +49,7 @@ class Hub:
                 return self._env.listening
             connection = self._connect(by)
             try:
-                answer = connection.call(pack(("SUBSCRIBE", self._env.channel)), by)
+                answer = connection.call(pack(("SUBSCRIBE", self._channel)), by)
             except BaseException:
                 connection.close()
                 raise

@@ -36,7 +36,7 @@ class Threads:
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
         self.closed = False
-        self.env = Env(now, random.random, timeout_s, "", "")
+        self.env = Env(now, random.random, timeout_s)
         self._prefix = prefix
         self._label = label
         self._attachment: Attachment | None = None
@@ -47,12 +47,12 @@ class Threads:
     def _start(self) -> None:
         """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
         self.era = Era()
-        self.env.channel = channel(self._prefix, new_id())
-        self.env.owner = owner_text(self._label)
+        own_channel = channel(self._prefix, new_id())
+        self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self._free: list[Connection] = []
         self._lingering: list[Connection] = []
-        self.hub = Hub(self.env, self.connect)
+        self.hub = Hub(self.env, own_channel, self.connect)
         self.keeper = Keeper(self.env, self.run)
 
     def run(self, flow: Flow[R]) -> R:
@@ -72,37 +72,46 @@ class Threads:
                     if type(effect) is not Call:
                         answer = self._perform(effect)
                         continue
-                    if effect.behind and lane is not None:
-                        connection = lane
-                    else:
-                        if self.closed and not effect.behind:
-                            raise Misused("this client is closed")
+                    if lane is None or not effect.behind:
                         if lane is not None:
                             self._let_go(lane)
-                        lane = connection = self._take(effect.by)
-                    answer = self._call(connection, effect)
+                        try:
+                            lane = self._free.pop()
+                        except IndexError:
+                            lane = None
+                            lane = self._dial(effect)
+                    if effect.script is LEAVE and self.env.listening:
+                        # Servers write pending replies last in, first out. A PING in front puts this connection into
+                        # that list before the receiver of a grant, so that the next holder is written to first.
+                        answer = lane.call(wire.PING + wire.evalsha(effect), effect.by, 2)
+                    else:
+                        answer = lane.call(wire.evalsha(effect), effect.by)
+                    if type(answer) is wire.ReplyError:
+                        answer = self._retold(lane, effect, answer)
+                    self._free.append(lane)
                     lane = None
-                    self._give_back(connection)
+                    if self.closed:  # closed meanwhile: whoever closed may have missed this one
+                        self._close_free()
                 except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                     error = struck
         finally:
             if lane is not None:
                 self._let_go(lane)
 
-    def _call(self, connection: Connection, call: Call) -> Any:
-        if call.script is LEAVE and self.env.listening:
-            # Servers write pending replies last in, first out. A PING in front puts this connection into that list
-            # before the grant's receiver, so that the next holder is written to before the one who lets go.
-            reply = connection.call(wire.PING + wire.evalsha(call), call.by, 2)
-        else:
-            reply = connection.call(wire.evalsha(call), call.by)
-        if isinstance(reply, wire.ReplyError):
-            if wire.is_noscript(reply):
-                reply = connection.call(wire.eval_text(call), call.by)
-            if isinstance(reply, wire.ReplyError):
-                raise wire.failure(reply, connection.where)
-        self.env.connected = True
-        return reply
+    def _dial(self, call: Call) -> Connection:
+        """A new connection for a call; a closed client has none, except to undo."""
+        if self.closed and not call.behind:
+            raise Misused("this client is closed")
+        return self.connect(call.by)
+
+    def _retold(self, connection: Connection, call: Call, reply: Exception) -> Any:
+        """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
+        answer: Any = reply
+        if wire.is_noscript(reply):
+            answer = connection.call(wire.eval_text(call), call.by)
+        if isinstance(answer, wire.ReplyError):
+            raise wire.failure(answer, connection.where)
+        return answer
 
     def _perform(self, effect: Effect) -> Any:
         if type(effect) is Wait:
@@ -129,7 +138,6 @@ class Threads:
             self._let_go(connection)
             raise
         self._give_back(connection)
-        self.env.connected = True
         return [wire.failure(r, connection.where) if isinstance(r, wire.ReplyError) else r for r in replies]
 
     def _command(self, effect: Command) -> Any:
@@ -146,20 +154,22 @@ class Threads:
 
     def connect(self, by: float) -> Connection:
         """A new connection. The embedded server is started, or started again, when it is not there."""
-        path = self.endpoint.path
         if not self.endpoint.embedded:
-            return connect(self.endpoint, path, by)
-        with self._attaching:
-            if self._attachment is None:
-                from lockfast import embedded
+            connection = connect(self.endpoint, self.endpoint.path, by)
+        else:
+            with self._attaching:
+                if self._attachment is None:
+                    from lockfast import embedded
 
-                self._attachment = embedded.attach()
-            attachment = self._attachment
-        try:
-            return connect(self.endpoint, attachment.socket_path, by)
-        except Unreachable:
-            attachment.revive()
-            return connect(self.endpoint, attachment.socket_path, by)
+                    self._attachment = embedded.attach()
+                attachment = self._attachment
+            try:
+                connection = connect(self.endpoint, attachment.socket_path, by)
+            except Unreachable:
+                attachment.revive()
+                connection = connect(self.endpoint, attachment.socket_path, by)
+        self.env.connected = True
+        return connection
 
     def _take(self, by: float) -> Connection:
         try:

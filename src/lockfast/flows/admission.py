@@ -11,7 +11,7 @@ What this file keeps true (the server's part is in lua/):
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
@@ -30,13 +30,8 @@ UNDO_S = 0.25  # how long the end of an acquire waits for its `leave` to be conf
 POLL_S = 0.25  # how often to ask where pushes are not allowed
 
 
-class Held(NamedTuple):
-    """A hold as the server gave it: sure until `deadline`. unsure: an `admit` of it may still be under way."""
-
-    ticket: str
-    fence: int
-    deadline: float
-    unsure: bool
+# A hold as the server gave it: fence, until when it is sure, and whether an `admit` of it may still be under way.
+Held = tuple[int, float, bool]
 
 
 def deadline_of(sent: float, ms_left: float) -> float:
@@ -49,24 +44,22 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
 
     Raises NotAcquired, Unreachable or Refused; whatever it raises, and whatever is thrown in, nothing stays queued.
     """
-    name = ask.name.shown
-    keys = ask.name.keys
-    started = heard_at = env.now()
+    name = ask.name
+    started = sent = heard_at = env.now()
     ends_at = inf if wait_s is None else started + wait_s
-    args_before = (ask.kind, ask.limit, ask.weight, ticket, ask.lease_ms, 0 if wait_s == 0 else PLACE_MS)
+    place_ms = 0 if wait_s == 0 else PLACE_MS
     unsure = False  # an admit went out and was never answered: it may still run, later than a leave
     reached = False  # the server may know the ticket
     failures = 0
     try:
         while True:
             listening = env.listening
-            sent = env.now()
+            by = sent + env.attempt_s
+            if failures:
+                by = min(by, _give_up_at(started, heard_at, wait_s, env))
             try:
                 code, fence, ms, position = yield Call(
-                    ADMIT,
-                    keys,
-                    (*args_before, env.seen.get(name), env.channel, env.owner),
-                    min(sent + env.timeout_s / 2, _give_up_at(started, heard_at, wait_s, env)),
+                    ADMIT, name, (ask.admit, ticket, place_ms, env.seen.get(name.shown), env.me), by
                 )
             except Unreachable as failure:
                 unsure = unsure or failure.sent
@@ -74,34 +67,37 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
                 if env.now() >= _give_up_at(started, heard_at, wait_s, env):
                     raise
                 yield backoff(failures, env)
+                sent = env.now()
                 continue
-            failures, heard_at, reached = 0, env.now(), True
+            heard_at = env.now()
+            reached = True
+            failures = 0
 
             if code == 1:
-                env.seen.learn(name, fence)
-                held = Held(ticket, fence, deadline_of(sent, ms), unsure)
-                if held.deadline - heard_at < ask.lease_s / 2:
-                    held = yield from _top_up(ask, held, env)
-                if held.deadline > env.now():
-                    return held
+                env.seen.learn(name.shown, fence)
+                deadline = deadline_of(sent, ms)
+                if deadline - heard_at < ask.lease_s / 2:
+                    deadline = yield from _top_up(ask, ticket, fence, deadline, env)
+                if deadline > heard_at:
+                    return fence, deadline, unsure
+                sent = env.now()
                 continue
             if code == -1:
-                raise Refused(f"{name!r}: this acquire was broken by an operator", code="BROKEN")
+                raise Refused(f"{name.shown!r}: this acquire was broken by an operator", code="BROKEN")
             if position == 0 or heard_at >= ends_at:
-                raise NotAcquired(_busy(name, wait_s), name=name, waited_s=wait_s or 0.0)
+                raise NotAcquired(_busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 
             push = yield from _wait(ticket, position, ms, ends_at, listening, env)
-            if push is None:
-                continue
-            if push.kind == "refused":
-                raise Refused(f"{name!r}: weight {ask.weight} is more than its limit, now {push.number}", code="LIMIT")
-            if push.number > fence:
-                env.seen.learn(name, push.number)
-                held = Held(ticket, push.number, deadline_of(sent, ask.lease_ms), unsure)
-                if held.deadline - env.now() < ask.lease_s / 2:
-                    held = yield from _top_up(ask, held, env)
-                if held.deadline > env.now():
-                    return held
+            if push is not None and push.kind == "refused":
+                raise Refused(f"{name.shown!r}: it wants {ask.weight}, the limit is {push.number} now", code="LIMIT")
+            if push is not None and push.number > fence:
+                env.seen.learn(name.shown, push.number)
+                deadline = deadline_of(sent, ask.lease_ms)
+                if deadline - env.now() < ask.lease_s / 2:
+                    deadline = yield from _top_up(ask, ticket, push.number, deadline, env)
+                if deadline > env.now():
+                    return push.number, deadline, unsure
+            sent = env.now()
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up
     except BaseException as reason:
@@ -112,7 +108,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             # What was thrown in may have struck with the request on its way: only an answer makes it sure.
             unsure = unsure or not isinstance(reason, NotAcquired)
             try:
-                yield Call(LEAVE, keys, (ticket, ask.lease_ms, int(unsure), ""), env.now() + UNDO_S, behind=True)
+                yield Call(LEAVE, name, (ticket, ask.lease_ms, int(unsure), ""), env.now() + UNDO_S, behind=True)
             except LockfastError:
                 pass  # the place ends by itself in seconds, a hold with its lease
         raise
@@ -121,7 +117,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
 def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env) -> Flow[Push | None]:
     """Wait for the push; None when it is time to ask again."""
     try:
-        subscription = yield Listen(env.now() + env.timeout_s / 2)
+        subscription = yield Listen(env.now() + env.attempt_s)
     except Unreachable:
         yield Sleep(0.05 + 0.1 * env.jitter())
         return None
@@ -139,15 +135,14 @@ def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, e
     return push
 
 
-def _top_up(ask: Ask, held: Held, env: Env) -> Flow[Held]:
-    """A hold with less than half its lease to go is renewed before it is handed out, or found to be gone."""
+def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flow[float]:
+    """A hold with less than half its lease to go is renewed before it is handed out: its deadline, 0.0 when gone."""
     sent = env.now()
-    args = (held.ticket, held.fence, ask.lease_ms)
     try:
-        code, ms = yield Call(RENEW, ask.name.keys, args, sent + env.timeout_s / 2)
+        code, ms = yield Call(RENEW, ask.name, (ticket, fence, ask.lease_ms), sent + env.attempt_s)
     except Unreachable:
-        return held
-    return held._replace(deadline=deadline_of(sent, ms) if code == 1 else 0.0)
+        return deadline
+    return deadline_of(sent, ms) if code == 1 else 0.0
 
 
 def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:
@@ -164,22 +159,25 @@ def _busy(name: str, wait_s: float | None) -> str:
     return f"{name!r} was held by others for the {wait_s:g} s that the caller was willing to wait"
 
 
-def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool, note: str = "") -> Flow[bool]:
+def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> Flow[bool]:
     """Give a hold back and hand it on. True when it stood until now; retried within the client's time-out.
 
     sent_before: a `leave` of this ticket may have run already, so finding nothing is a success too.
     """
-    gives_up_at = env.now() + env.timeout_s
+    started = env.now()
+    by = started + env.attempt_s
+    args = (ticket, ask.lease_ms, 1, "") if unsure else (ticket, ask.leave)
     failures = 0
     while True:
-        by = min(env.now() + env.timeout_s / 2, gives_up_at)
         try:
-            found = yield Call(LEAVE, ask.name.keys, (ticket, ask.lease_ms, int(unsure), note), by)
+            found = yield Call(LEAVE, ask.name, args, by)
         except Unreachable as failure:
             sent_before = sent_before or failure.sent
             failures += 1
+            gives_up_at = started + env.timeout_s
             if env.now() >= gives_up_at:
                 raise Unreachable(f"{failure} (release of {ask.name.shown!r})", sent=sent_before) from failure
             yield backoff(failures, env)
+            by = min(env.now() + env.attempt_s, gives_up_at)
             continue
-        return bool(found == 1 or sent_before)
+        return found == 1 or sent_before

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from lockfast.specs import Words
+
 if TYPE_CHECKING:
     from lockfast.flows.scripts import Script
+    from lockfast.names import Name
 
 R = TypeVar("R")
+Args = tuple[str | int | Words, ...]
 
 
 class Call:
@@ -24,16 +28,24 @@ class Call:
     that the unanswered call went out on if that still stands, and do not wait for long.
     """
 
-    __slots__ = ("args", "behind", "by", "keys", "script")
+    __slots__ = ("args", "behind", "by", "name", "script")
 
-    def __init__(
-        self, script: Script, keys: tuple[str, ...], args: tuple[str | int, ...], by: float, behind: bool = False
-    ) -> None:
+    def __init__(self, script: Script, name: Name, args: Args, by: float, behind: bool = False) -> None:
         self.script = script
-        self.keys = keys
+        self.name = name
         self.args = args
         self.by = by
         self.behind = behind
+
+    def flat_args(self) -> list[str | int]:
+        """ARGV, one by one."""
+        flat: list[str | int] = []
+        for arg in self.args:
+            if isinstance(arg, Words):
+                flat.extend(arg.args)
+            else:
+                flat.append(arg)
+        return flat
 
 
 class CallMany:
@@ -107,19 +119,23 @@ class Env:
     now: seconds on a clock that never steps back and counts through suspend. jitter: a number in [0, 1).
     """
 
-    __slots__ = ("channel", "connected", "jitter", "listening", "now", "owner", "seen", "timeout_s")
+    __slots__ = ("attempt_s", "connected", "jitter", "listening", "me", "now", "owner", "seen", "timeout_s")
 
-    def __init__(
-        self, now: Callable[[], float], jitter: Callable[[], float], timeout_s: float, channel: str, owner: str
-    ) -> None:
+    def __init__(self, now: Callable[[], float], jitter: Callable[[], float], timeout_s: float) -> None:
         self.now = now
         self.jitter = jitter
         self.timeout_s = timeout_s
-        self.channel = channel
-        self.owner = owner
+        self.attempt_s = timeout_s / 2  # one try's share, so that there is time for a second on a new connection
+        self.owner = ""
+        self.me = Words("", "")  # channel and owner, as `admit` wants them
         self.seen = Seen()
         self.connected = False  # whether this client has ever had an answer from its server
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
+
+    def introduce(self, channel: str, owner: str) -> None:
+        """Say who this client is: the channel that it hears pushes on, and the text that others read."""
+        self.owner = owner
+        self.me = Words(channel, owner)
 
 
 def backoff(failures: int, env: Env) -> Sleep:

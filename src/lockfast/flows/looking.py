@@ -20,7 +20,7 @@ MAX_SCANS = 1_000_000
 
 def inspect(name: Name, env: Env) -> Flow[Snapshot]:
     """Holders and waiters of one name."""
-    reply = yield Call(INSPECT, name.keys, (snapshots.MAX_WAITERS,), env.now() + env.timeout_s)
+    reply = yield Call(INSPECT, name, (snapshots.MAX_WAITERS,), env.now() + env.timeout_s)
     return snapshots.read(name, reply)
 
 
@@ -54,5 +54,5 @@ def break_lock(name: Name, reason: str, env: Env) -> Flow[Snapshot]:
     by = "/".join(env.owner.split(" ")[:2])
     for holder in before.holders:
         args = (holder.ticket, max(TOMBSTONE_MS, round(holder.lease_left * 1000)), 1, f"{by} {reason}")
-        yield Call(LEAVE, name.keys, args, env.now() + env.timeout_s)
+        yield Call(LEAVE, name, args, env.now() + env.timeout_s)
     return before

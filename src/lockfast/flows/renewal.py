@@ -19,19 +19,18 @@ GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered."""
     sent = env.now()
-    by = max(sent + 0.05, min(sent + env.timeout_s / 2, *(hold.deadline for hold in due)))
-    calls = [_call(hold, by) for hold in due]
+    by = max(sent + 0.05, min(sent + env.attempt_s, *(hold.deadline for hold in due)))
     try:
-        replies = yield CallMany(calls, by)
+        replies = yield CallMany([_call(hold, by) for hold in due], by)
     except Unreachable as failure:
         replies = [failure] * len(due)
     unanswered = []
-    for hold, call, reply in zip(due, calls, replies, strict=True):
+    for hold, reply in zip(due, replies, strict=True):
         if isinstance(reply, BaseException):
             hold.renewal_failed(reply)
             unanswered.append(hold)
         else:
-            _settle(hold, call, sent, *reply)
+            _settle(hold, sent, *reply)
     return unanswered
 
 
@@ -43,9 +42,9 @@ def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
     failures = 0
     while True:
         sent = env.now()
-        call = _call(hold, min(sent + env.timeout_s / 2, gives_up_at))
+        by = min(sent + env.attempt_s, gives_up_at)
         try:
-            code, ms = yield call
+            code, ms = yield _call(hold, by)
         except Unreachable:
             failures += 1
             if env.now() >= gives_up_at:
@@ -53,16 +52,16 @@ def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
                 raise
             yield backoff(failures, env)
             continue
-        _settle(hold, call, sent, code, ms)
+        _settle(hold, sent, code, ms)
         hold.check()
         return
 
 
 def _call(hold: Hold, by: float) -> Call:
-    return Call(RENEW, hold.ask.name.keys, (hold.ticket, hold.fence, hold.lease_ms), by)
+    return Call(RENEW, hold.ask.name, (hold.ticket, hold.fence, hold.lease_ms), by)
 
 
-def _settle(hold: Hold, call: Call, sent: float, code: int, ms: int) -> None:
+def _settle(hold: Hold, sent: float, code: int, ms: int) -> None:
     if code == 1:
         hold.renewed(deadline_of(sent, ms))
     else:

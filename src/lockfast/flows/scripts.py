@@ -11,10 +11,12 @@ _LUA = Path(__file__).parent.parent / "lua"
 class Script:
     """One script of `lua/`, with the shared state and grant loop in it."""
 
-    __slots__ = ("_sha", "_text", "name")
+    __slots__ = ("_sha", "_text", "arg_count", "name", "packed")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, arg_count: int) -> None:
         self.name = name
+        self.arg_count = arg_count
+        self.packed = ""  # how a request to run it starts; filled in by drivers/wire.py on first use
         self._text = ""
         self._sha = ""
 
@@ -34,7 +36,7 @@ class Script:
         return self._sha
 
 
-ADMIT = Script("admit")
-LEAVE = Script("leave")
-RENEW = Script("renew")
-INSPECT = Script("inspect")
+ADMIT = Script("admit", 9)
+LEAVE = Script("leave", 4)
+RENEW = Script("renew", 3)
+INSPECT = Script("inspect", 1)

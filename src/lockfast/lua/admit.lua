@@ -1,7 +1,7 @@
 -- Ask to hold a name. Acquire, retry, heartbeat and poke are this one call: sent again with the same ticket it
 -- changes nothing, so a lost reply or a second send can neither orphan a hold nor take a second one.
 -- KEYS[1..5] the name (see state.lua)
--- ARGV[1] kind  ARGV[2] limit  ARGV[3] weight  ARGV[4] ticket  ARGV[5] lease_ms
+-- ARGV[1] kind  ARGV[2] limit  ARGV[3] weight  ARGV[4] lease_ms  ARGV[5] ticket
 -- ARGV[6] place_ms: how long a place in the queue is kept without a heartbeat; 0: do not queue
 -- ARGV[7] seen: highest fence of this name that the client knows of  ARGV[8] channel to push to  ARGV[9] owner
 -- Returns {code, fence, ms, position}:
@@ -16,20 +16,20 @@ local free = redis.call('GET', KEYS[1])
 if free and ARGV[2] == ARGV[3] then
   local fence, horizon = string.match(free, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 (%d+) 0 %- ')
   if fence then
-    local clock, lease = redis.call('TIME'), tonumber(ARGV[5])
+    local clock, lease = redis.call('TIME'), tonumber(ARGV[4])
     local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
     local now = math.floor(now_us / 1000)
     fence = math.max(fence + 1, ARGV[7] + 1, now_us)
     horizon = math.max(tonumber(horizon), now + lease)
     redis.call('SET', KEYS[1], '1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. string.format(' %d 0 0 %d 0 ', fence, horizon)
-      .. ARGV[4] .. string.format(' %d %d %d ', now + lease, now, lease) .. ARGV[9],
+      .. ARGV[5] .. string.format(' %d %d %d ', now + lease, now, lease) .. ARGV[9],
       'PX', math.max(horizon, math.floor(fence / 1000)) + 86400000 - now)
     return {1, fence, lease, 0}
   end
 end
 
 -- include state.lua
-local ticket, weight, lease = ARGV[4], tonumber(ARGV[3]), tonumber(ARGV[5])
+local ticket, weight, lease = ARGV[5], tonumber(ARGV[3]), tonumber(ARGV[4])
 if raw then
   if kind ~= ARGV[1] or limit ~= tonumber(ARGV[2]) then
     settle(ticket)
