@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.flows.admission import Held
-    from lockfast.specs import Ask
+    from lockfast.flows.asks import Ask
 
 D = TypeVar("D")
 HELD, LEAVING, RELEASED, LOST = "held", "leaving", "released", "lost"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lockfast import names, specs
 from lockfast.errors import Misused
+from lockfast.flows import asks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from lockfast.grants import GrantView
 
 D = TypeVar("D")
-G = TypeVar("G", bound="GrantView")
+G = TypeVar("G", bound="GrantView[Any]")
 
 
 class Unset:
@@ -47,7 +48,7 @@ class LockBase(Generic[D, G]):
         self._driver = driver
         self._prefix = prefix
         self._parts = parts
-        self._ask = specs.lock(names.make(prefix, parts), lease)
+        self._ask = asks.lock(names.make(prefix, parts), lease)
         self._wait_s = specs.wait_seconds(wait)
         self._renew = renew
         self._on_lost = on_lost

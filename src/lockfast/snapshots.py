@@ -74,9 +74,9 @@ def read(name: Name, reply: list[Any]) -> Snapshot:
     now_ms, raw, shared, queue, broken, length = reply
     kind, limit, fence, holders = "", 0, 0, []
     if raw:
-        fields = raw.decode().split(" ", 12)
+        fields = raw.decode().split(" ", 10)
         kind, limit, fence = fields[1], int(fields[2]), int(fields[3])
-        ticket, end_ms, since_ms, owner = fields[8], int(fields[9]), int(fields[10]), fields[12]
+        ticket, end_ms, since_ms, owner = fields[7], int(fields[8]), int(fields[9]), fields[10]
         if ticket != "-" and end_ms > now_ms:
             holders.append(Holder(ticket, fence, limit, _owner(owner), since_ms / 1000, (end_ms - now_ms) / 1000))
     for ticket, end, entry in zip(shared[::3], shared[1::3], shared[2::3], strict=True):

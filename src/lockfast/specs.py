@@ -1,13 +1,9 @@
-"""Arguments checked once, before anything is sent: leases, waits, durations, and what one `admit` asks for."""
+"""Arguments checked once, before anything is sent: leases, waits, time-outs, durations."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lockfast.names import Name
 
 MIN_LEASE_S = 0.05  # below this the safety margin and a round trip eat the lease
 MAX_LEASE_S = 7 * 86400.0  # a crashed holder blocks the name this long; more is surely a mistake
@@ -20,32 +16,6 @@ HEARTBEAT_S = 2.0
 
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)?\s*")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
-
-
-class Words:
-    """Arguments of a script that stay the same from call to call, so that they are packed only once."""
-
-    __slots__ = ("args", "packed")
-
-    def __init__(self, *args: str | int) -> None:
-        self.args = args
-        self.packed = ""  # as they go over the wire; filled in by drivers/wire.py on first use
-
-
-class Ask:
-    """What a primitive asks the admission protocol for, without the ticket: the same for every acquire of it."""
-
-    __slots__ = ("admit", "kind", "lease_ms", "lease_s", "leave", "limit", "name", "weight")
-
-    def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_s: float) -> None:
-        self.name = name
-        self.kind = kind
-        self.limit = limit
-        self.weight = weight
-        self.lease_s = lease_s
-        self.lease_ms = round(lease_s * 1000)
-        self.admit = Words(kind, limit, weight, self.lease_ms)
-        self.leave = Words(self.lease_ms, 0, "")
 
 
 def seconds(value: object, what: str) -> float:
@@ -95,8 +65,3 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise ValueError(f"not a duration: {text!r} (write 500ms, 30s, 5m, 2h, or a number of seconds)")
     return float(match[1]) * _UNITS_S[match[2]]
-
-
-def lock(name: Name, lease: object) -> Ask:
-    """A lock: limit 1, weight 1."""
-    return Ask(name, "lock", 1, 1, lease_seconds(lease))

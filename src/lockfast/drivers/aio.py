@@ -96,7 +96,7 @@ class Asyncio:
                 error = struck
 
     def _request(self, link: Link, call: Call) -> asyncio.Future[Any]:
-        if call.script is LEAVE and self.env.listening:
+        if call.bound.script is LEAVE and self.env.listening:
             # The next holder is written to before this client is; drivers/threads.py says why.
             return link.request(wire.PING + wire.evalsha(call), call.by, 1)
         return link.request(wire.evalsha(call), call.by)

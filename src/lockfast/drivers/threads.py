@@ -80,7 +80,7 @@ class Threads:
                         except IndexError:
                             lane = None
                             lane = self._dial(effect)
-                    if effect.script is LEAVE and self.env.listening:
+                    if effect.bound.script is LEAVE and self.env.listening:
                         # Servers write pending replies last in, first out. A PING in front puts this connection into
                         # that list before the receiver of a grant, so that the next holder is written to first.
                         answer = lane.call(wire.PING + wire.evalsha(effect), effect.by, 2)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from lockfast.errors import LockfastError, Refused, Unreachable
-from lockfast.specs import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.flows.effects import Call
-    from lockfast.flows.scripts import Script
-    from lockfast.names import Name
+    from lockfast.flows.scripts import Bound
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 PING = pack(("PING",))
@@ -42,40 +40,25 @@ def evalsha(call: Call) -> bytes:
 
     Packed here and not by hiredis: most of it is the same for every call of a lock, and is put together only once.
     """
-    script, name = call.script, call.name
-    out = (script.packed or _pack_start(script)) + (name.packed or _pack_keys(name))
+    out = call.bound.packed or _pack_start(call.bound)
     for arg in call.args:
-        if type(arg) is Words:
-            out += arg.packed or _pack_words(arg)
-        else:
-            text = str(arg)
-            size = len(text) if text.isascii() else len(text.encode())
-            out += f"${size}\r\n{text}\r\n"
+        text = str(arg)
+        out += f"${len(text)}\r\n{text}\r\n"
     return out.encode()
 
 
-def _pack_start(script: Script) -> str:
-    script.packed = f"*{3 + 5 + script.arg_count}\r\n" + _bulks(("EVALSHA", script.sha, 5))
-    return script.packed
-
-
-def _pack_keys(name: Name) -> str:
-    name.packed = _bulks(name.keys)
-    return name.packed
-
-
-def _pack_words(words: Words) -> str:
-    words.packed = _bulks(words.args)
-    return words.packed
-
-
-def _bulks(args: tuple[str | int, ...]) -> str:
-    return "".join(f"${len(str(arg).encode())}\r\n{arg}\r\n" for arg in args)
+def _pack_start(bound: Bound) -> str:
+    script = bound.script
+    start = ("EVALSHA", script.sha, len(bound.name.keys), *bound.name.keys, *bound.args)
+    words = "".join(f"${len(str(word).encode())}\r\n{word}\r\n" for word in start)
+    bound.packed = f"*{3 + len(bound.name.keys) + script.arg_count}\r\n{words}"
+    return bound.packed
 
 
 def eval_text(call: Call) -> bytes:
     """The request that brings the script along, for a server that forgot it."""
-    return pack(("EVAL", call.script.text, len(call.name.keys), *call.name.keys, *call.flat_args()))
+    bound = call.bound
+    return pack(("EVAL", bound.script.text, len(bound.name.keys), *bound.name.keys, *bound.args, *call.args))
 
 
 def is_noscript(reply: object) -> bool:

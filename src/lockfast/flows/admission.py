@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
-from lockfast.flows.scripts import ADMIT, LEAVE, RENEW
+from lockfast.flows.scripts import LEAVE, RENEW, Bound
 from lockfast.specs import HEARTBEAT_S, PLACE_S
 
 if TYPE_CHECKING:
+    from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Env, Flow
-    from lockfast.specs import Ask
 
 MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
 MARGIN_S = 0.002  # and the server counts in whole milliseconds
@@ -58,9 +58,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             if failures:
                 by = min(by, _give_up_at(started, heard_at, wait_s, env))
             try:
-                code, fence, ms, position = yield Call(
-                    ADMIT, name, (ask.admit, ticket, place_ms, env.seen.get(name.shown), env.me), by
-                )
+                reply = yield Call(ask.admit(env), (place_ms, env.seen.get(name.shown), ticket), by)
             except Unreachable as failure:
                 unsure = unsure or failure.sent
                 failures += 1
@@ -73,6 +71,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             reached = True
             failures = 0
 
+            code, fence, ms, position = (1, reply, ask.lease_ms, 0) if type(reply) is int else reply
             if code == 1:
                 env.seen.learn(name.shown, fence)
                 deadline = deadline_of(sent, ms)
@@ -108,7 +107,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             # What was thrown in may have struck with the request on its way: only an answer makes it sure.
             unsure = unsure or not isinstance(reason, NotAcquired)
             try:
-                yield Call(LEAVE, name, (ticket, ask.lease_ms, int(unsure), ""), env.now() + UNDO_S, behind=True)
+                yield Call(_leave(ask, unsure), (ticket,), env.now() + UNDO_S, behind=True)
             except LockfastError:
                 pass  # the place ends by itself in seconds, a hold with its lease
         raise
@@ -139,7 +138,7 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
     """A hold with less than half its lease to go is renewed before it is handed out: its deadline, 0.0 when gone."""
     sent = env.now()
     try:
-        code, ms = yield Call(RENEW, ask.name, (ticket, fence, ask.lease_ms), sent + env.attempt_s)
+        code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms,)), (fence, ticket), sent + env.attempt_s)
     except Unreachable:
         return deadline
     return deadline_of(sent, ms) if code == 1 else 0.0
@@ -159,6 +158,10 @@ def _busy(name: str, wait_s: float | None) -> str:
     return f"{name!r} was held by others for the {wait_s:g} s that the caller was willing to wait"
 
 
+def _leave(ask: Ask, unsure: bool) -> Bound:
+    return Bound(LEAVE, ask.name, (ask.lease_ms, 1, "")) if unsure else ask.leave
+
+
 def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> Flow[bool]:
     """Give a hold back and hand it on. True when it stood until now; retried within the client's time-out.
 
@@ -166,11 +169,11 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> F
     """
     started = env.now()
     by = started + env.attempt_s
-    args = (ticket, ask.lease_ms, 1, "") if unsure else (ticket, ask.leave)
+    bound = _leave(ask, unsure)
     failures = 0
     while True:
         try:
-            found = yield Call(LEAVE, ask.name, args, by)
+            found = yield Call(bound, (ticket,), by)
         except Unreachable as failure:
             sent_before = sent_before or failure.sent
             failures += 1

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from lockfast.specs import Words
-
 if TYPE_CHECKING:
-    from lockfast.flows.scripts import Script
-    from lockfast.names import Name
+    from lockfast.flows.scripts import Bound
 
 R = TypeVar("R")
-Args = tuple[str | int | Words, ...]
 
 
 class Call:
@@ -28,24 +24,13 @@ class Call:
     that the unanswered call went out on if that still stands, and do not wait for long.
     """
 
-    __slots__ = ("args", "behind", "by", "name", "script")
+    __slots__ = ("args", "behind", "bound", "by")
 
-    def __init__(self, script: Script, name: Name, args: Args, by: float, behind: bool = False) -> None:
-        self.script = script
-        self.name = name
-        self.args = args
+    def __init__(self, bound: Bound, args: tuple[str | int, ...], by: float, behind: bool = False) -> None:
+        self.bound = bound
+        self.args = args  # the rest of ARGV: tickets and numbers, ASCII only
         self.by = by
         self.behind = behind
-
-    def flat_args(self) -> list[str | int]:
-        """ARGV, one by one."""
-        flat: list[str | int] = []
-        for arg in self.args:
-            if isinstance(arg, Words):
-                flat.extend(arg.args)
-            else:
-                flat.append(arg)
-        return flat
 
 
 class CallMany:
@@ -127,7 +112,7 @@ class Env:
         self.timeout_s = timeout_s
         self.attempt_s = timeout_s / 2  # one try's share, so that there is time for a second on a new connection
         self.owner = ""
-        self.me = Words("", "")  # channel and owner, as `admit` wants them
+        self.me = ("", "")  # channel and owner, as `admit` wants them
         self.seen = Seen()
         self.connected = False  # whether this client has ever had an answer from its server
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
@@ -135,7 +120,7 @@ class Env:
     def introduce(self, channel: str, owner: str) -> None:
         """Say who this client is: the channel that it hears pushes on, and the text that others read."""
         self.owner = owner
-        self.me = Words(channel, owner)
+        self.me = (channel, owner)
 
 
 def backoff(failures: int, env: Env) -> Sleep:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lockfast import names, snapshots
 from lockfast.errors import NotHeld, Refused
 from lockfast.flows.effects import Call, Command
-from lockfast.flows.scripts import INSPECT, LEAVE
+from lockfast.flows.scripts import INSPECT, LEAVE, Bound
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
@@ -20,7 +20,7 @@ MAX_SCANS = 1_000_000
 
 def inspect(name: Name, env: Env) -> Flow[Snapshot]:
     """Holders and waiters of one name."""
-    reply = yield Call(INSPECT, name, (snapshots.MAX_WAITERS,), env.now() + env.timeout_s)
+    reply = yield Call(Bound(INSPECT, name), (snapshots.MAX_WAITERS,), env.now() + env.timeout_s)
     return snapshots.read(name, reply)
 
 
@@ -53,6 +53,7 @@ def break_lock(name: Name, reason: str, env: Env) -> Flow[Snapshot]:
         raise NotHeld(f"{name.shown!r} is held by nobody: there is nothing to break")
     by = "/".join(env.owner.split(" ")[:2])
     for holder in before.holders:
-        args = (holder.ticket, max(TOMBSTONE_MS, round(holder.lease_left * 1000)), 1, f"{by} {reason}")
-        yield Call(LEAVE, name, args, env.now() + env.timeout_s)
+        refused_ms = max(TOMBSTONE_MS, round(holder.lease_left * 1000))
+        bound = Bound(LEAVE, name, (refused_ms, 1, f"{by} {reason}"))
+        yield Call(bound, (holder.ticket,), env.now() + env.timeout_s)
     return before

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lockfast.errors import Unreachable
 from lockfast.flows.admission import deadline_of
 from lockfast.flows.effects import Call, CallMany, backoff
-from lockfast.flows.scripts import RENEW
+from lockfast.flows.scripts import RENEW, Bound
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
@@ -58,7 +58,7 @@ def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
 
 
 def _call(hold: Hold, by: float) -> Call:
-    return Call(RENEW, hold.ask.name, (hold.ticket, hold.fence, hold.lease_ms), by)
+    return Call(Bound(RENEW, hold.ask.name, (hold.lease_ms,)), (hold.fence, hold.ticket), by)
 
 
 def _settle(hold: Hold, sent: float, code: int, ms: int) -> None:

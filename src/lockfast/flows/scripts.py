@@ -1,9 +1,13 @@
-"""The server's side: each script's text and SHA, read from `lua/` on first use."""
+"""The server's side: each script's text and SHA, read from `lua/` on first use, and scripts bound to a name."""
 
 from __future__ import annotations
 
 from hashlib import sha1
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockfast.names import Name
 
 _LUA = Path(__file__).parent.parent / "lua"
 
@@ -11,12 +15,11 @@ _LUA = Path(__file__).parent.parent / "lua"
 class Script:
     """One script of `lua/`, with the shared state and grant loop in it."""
 
-    __slots__ = ("_sha", "_text", "arg_count", "name", "packed")
+    __slots__ = ("_sha", "_text", "arg_count", "name")
 
     def __init__(self, name: str, arg_count: int) -> None:
         self.name = name
         self.arg_count = arg_count
-        self.packed = ""  # how a request to run it starts; filled in by drivers/wire.py on first use
         self._text = ""
         self._sha = ""
 
@@ -34,6 +37,18 @@ class Script:
         if not self._sha:
             self._sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         return self._sha
+
+
+class Bound:
+    """A script with its name and its leading arguments: what stays the same from call to call."""
+
+    __slots__ = ("args", "name", "packed", "script")
+
+    def __init__(self, script: Script, name: Name, args: tuple[str | int, ...] = ()) -> None:
+        self.script = script
+        self.name = name
+        self.args = args
+        self.packed = ""  # the start of the request as it goes over the wire; filled in by drivers/wire.py
 
 
 ADMIT = Script("admit", 9)

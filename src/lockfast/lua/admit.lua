@@ -1,11 +1,11 @@
 -- Ask to hold a name. Acquire, retry, heartbeat and poke are this one call: sent again with the same ticket it
 -- changes nothing, so a lost reply or a second send can neither orphan a hold nor take a second one.
 -- KEYS[1..5] the name (see state.lua)
--- ARGV[1] kind  ARGV[2] limit  ARGV[3] weight  ARGV[4] lease_ms  ARGV[5] ticket
--- ARGV[6] place_ms: how long a place in the queue is kept without a heartbeat; 0: do not queue
--- ARGV[7] seen: highest fence of this name that the client knows of  ARGV[8] channel to push to  ARGV[9] owner
--- Returns {code, fence, ms, position}:
---   { 1, fence of the hold, ms LEFT of its lease, 0}            it holds (never a fresh lease for an old hold)
+-- ARGV[1] kind  ARGV[2] limit  ARGV[3] weight  ARGV[4] lease_ms  ARGV[5] channel to push to  ARGV[6] owner
+-- ARGV[7] place_ms: how long a place in the queue is kept without a heartbeat; 0: do not queue
+-- ARGV[8] seen: highest fence of this name that the client knows of  ARGV[9] ticket
+-- Returns the fence alone when it holds from now on, with the whole lease; otherwise {code, fence, ms, position}:
+--   { 1, fence of the hold, ms LEFT of its lease, 0}            it held before (never a fresh lease for an old hold)
 --   { 0, fence of the name, ms until the earliest lease ends, position in the queue or 0 when not queued}
 --   {-1, fence of the name, 0, 0}                               a `leave` of this ticket came first: refused
 -- Errors: LOCKFASTKIND kind limit (the name is in use as that), LOCKFASTFORMAT text (not a state we know)
@@ -14,22 +14,23 @@
 -- what the rest of this script would (a test compares them), without unpacking what it does not need.
 local free = redis.call('GET', KEYS[1])
 if free and ARGV[2] == ARGV[3] then
-  local fence, horizon = string.match(free, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 (%d+) 0 %- ')
+  local fence = string.match(free, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 0 %- ')
   if fence then
-    local clock, lease = redis.call('TIME'), tonumber(ARGV[4])
-    local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-    local now = math.floor(now_us / 1000)
-    fence = math.max(fence + 1, ARGV[7] + 1, now_us)
-    horizon = math.max(tonumber(horizon), now + lease)
-    redis.call('SET', KEYS[1], '1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. string.format(' %d 0 0 %d 0 ', fence, horizon)
-      .. ARGV[5] .. string.format(' %d %d %d ', now + lease, now, lease) .. ARGV[9],
-      'PX', math.max(horizon, math.floor(fence / 1000)) + 86400000 - now)
-    return {1, fence, lease, 0}
+    local clock = redis.call('TIME')
+    local now_us = clock[1] * 1000000 + clock[2]
+    local now, seen = math.floor(now_us / 1000), ARGV[8] + 1
+    local lease_end = now + ARGV[4]
+    fence = fence + 1
+    if seen > fence then fence = seen end
+    if now_us > fence then fence = now_us end
+    redis.call('SET', KEYS[1], string.format('1 %s %s %d 0 0 0 %s %d %d %s', ARGV[1], ARGV[2], fence, ARGV[9],
+      lease_end, now, ARGV[6]), 'PX', math.max(lease_end, math.floor(fence / 1000)) + 86400000 - now)
+    return fence
   end
 end
 
 -- include state.lua
-local ticket, weight, lease = ARGV[5], tonumber(ARGV[3]), tonumber(ARGV[4])
+local ticket, weight, lease = ARGV[9], tonumber(ARGV[3]), tonumber(ARGV[4])
 if raw then
   if kind ~= ARGV[1] or limit ~= tonumber(ARGV[2]) then
     settle(ticket)
@@ -64,9 +65,9 @@ if tombs > now and redis.call('ZSCORE', KEYS[5], ticket) then
 end
 
 if holder == '-' and waiting == 0 and used + weight <= limit then
-  hold(ticket, weight, now + lease, lease, tonumber(ARGV[7]), ARGV[9])
+  hold(ticket, weight, now + lease, lease, tonumber(ARGV[8]), ARGV[6])
   save()
-  return {1, fence, lease, 0}
+  return fence
 end
 
 local due = holder_end
@@ -75,7 +76,7 @@ if holder == '-' then
 end
 due = math.max(due - now, 0)
 
-local place_ms = tonumber(ARGV[6])
+local place_ms = tonumber(ARGV[7])
 if place_ms == 0 then
   if changed then save() end
   return {0, fence, due, 0}
@@ -89,9 +90,8 @@ else
   redis.call('ZADD', KEYS[2], tonumber(last) + 1, ticket)
   waiting = waiting + 1
 end
-reach(now + place_ms)
 redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s %s %s', now + place_ms, weight, lease, since,
-  ARGV[7], ARGV[8], ARGV[9]))
+  ARGV[8], ARGV[5], ARGV[6]))
 redis.call('PEXPIREAT', KEYS[2], expiry())
 redis.call('PEXPIREAT', KEYS[3], expiry())
 save()

@@ -2,7 +2,7 @@
 -- file takes the place of its line `-- include state.lua`; it is never sent alone.
 --
 -- All five keys of a name share one hash tag:
---   KEYS[1] string  the name itself: "FORMAT kind limit fence used waiting horizon tombs ticket end since lease owner"
+--   KEYS[1] string  the name itself: "FORMAT kind limit fence used waiting tombs holder end since owner"
 --   KEYS[2] zset    the queue: ticket -> arrival number, lowest first
 --   KEYS[3] hash    what is known of tickets in KEYS[2] and KEYS[4]; "!broken" -> "at by reason" of the last break
 --                   a place:  "place_end weight lease since seen channel owner"
@@ -11,8 +11,8 @@
 --   KEYS[5] zset    tombstones: ticket -> until when an `admit` of it is refused
 --
 -- Times are ms of this server's clock; a client's clock never comes in here. Fences are integers below 2^53.
--- `horizon` is the latest end ever written for the name. Whatever key is written expires a day after
--- max(now, fence, horizon): never before an end that stands in it, and never earlier than was said before.
+-- `tombs` is when the last tombstone ends, 0 for none. A holder "-" is nobody. Every key that is written expires a day
+-- after the latest of now, the fence and every end that stands for the name: nothing is forgotten that still counts.
 local FORMAT = '1'
 local DAY = 86400000
 local SWEEP = 500 -- ended entries dropped per call at most, so that no call takes long; the next call goes on
@@ -22,41 +22,37 @@ local clock = redis.call('TIME')
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(now_us / 1000)
 
-local kind, limit, fence, used, waiting, horizon, tombs = '', 0, 0, 0, 0, 0, 0
-local holder, holder_end, holder_since, holder_lease, holder_owner = '-', 0, 0, 0, ''
+local kind, limit, fence, used, waiting, tombs = '', 0, 0, 0, 0, 0
+local holder, holder_end, holder_since, holder_owner = '-', 0, 0, ''
 if raw then
   local f
-  f, kind, limit, fence, used, waiting, horizon, tombs, holder, holder_end, holder_since, holder_lease, holder_owner =
-    string.match(raw, '^(%d+) (%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d+) (.*)$')
+  f, kind, limit, fence, used, waiting, tombs, holder, holder_end, holder_since, holder_owner =
+    string.match(raw, '^(%d+) (%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (.*)$')
   if f ~= FORMAT then
     return redis.error_reply('LOCKFASTFORMAT ' .. string.sub(raw, 1, 40))
   end
   limit, fence, used, waiting = tonumber(limit), tonumber(fence), tonumber(used), tonumber(waiting)
-  horizon, tombs, holder_end = tonumber(horizon), tonumber(tombs), tonumber(holder_end)
+  tombs, holder_end = tonumber(tombs), tonumber(holder_end)
 else -- never used, or forgotten: only tombstones may stand without a state
   tombs = tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2] or 0)
 end
 
 local function expiry()
-  local fence_ms = math.floor(fence / 1000)
-  local at = horizon
-  if fence_ms > at then at = fence_ms end
-  if now > at then at = now end
-  return at + DAY
-end
-
-local function reach(moment)
-  if moment > horizon then horizon = moment end
+  local shared_end = 0
+  if used > 0 then
+    shared_end = tonumber(redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2] or 0)
+  end
+  return math.max(now, math.floor(fence / 1000), holder_end, shared_end, tombs) + DAY
 end
 
 local function save()
   if tombs <= now then tombs = 0 end
-  redis.call('SET', KEYS[1], string.format('%s %s %d %d %d %d %d %d %s %d %d %d %s', FORMAT, kind, limit, fence, used,
-    waiting, horizon, tombs, holder, holder_end, holder_since, holder_lease, holder_owner), 'PX', expiry() - now)
+  redis.call('SET', KEYS[1], string.format('%s %s %d %d %d %d %d %s %d %d %s', FORMAT, kind, limit, fence, used,
+    waiting, tombs, holder, holder_end, holder_since, holder_owner), 'PX', expiry() - now)
 end
 
 local function forget_exclusive()
-  holder, holder_end, holder_since, holder_lease, holder_owner = '-', 0, 0, 0, ''
+  holder, holder_end, holder_since, holder_owner = '-', 0, 0, ''
 end
 
 local function forget_shared(ticket)
@@ -77,9 +73,8 @@ end
 -- Make `ticket` a holder with a fence that nobody has had, from now until `lease_end`.
 local function hold(ticket, weight, lease_end, lease, seen, owner)
   fence = math.max(fence + 1, seen + 1, now_us)
-  reach(lease_end)
   if weight == limit then
-    holder, holder_end, holder_since, holder_lease, holder_owner = ticket, lease_end, now, lease, owner
+    holder, holder_end, holder_since, holder_owner = ticket, lease_end, now, owner
   else
     used = used + weight
     redis.call('ZADD', KEYS[4], lease_end, ticket)
