@@ -8,6 +8,10 @@ are written as %XX. The same spelling, parts joined by "|", is how tools print a
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_NAME_BYTES = 1024
 
@@ -21,18 +25,19 @@ Parts = tuple[str, ...]
 class Name:
     """One name, ready for use: what people read, and the five keys that scripts are given."""
 
-    __slots__ = ("keys", "shown")
+    __slots__ = ("keys", "packed", "shown")
 
     def __init__(self, shown: str, keys: tuple[str, str, str, str, str]) -> None:
         self.shown = shown
         self.keys = keys
+        self.packed = ""  # the keys as they go over the wire; filled in by drivers/wire.py
 
 
 def make(prefix: str, parts: tuple[str | int, ...]) -> Name:
     """Check the parts of a name and spell its keys. Raises TypeError or ValueError with the offending part."""
-    texts = tuple(_part(part) for part in parts)
+    texts = [_part(part) for part in parts]
     printed = join(texts)
-    if len(printed.encode()) > MAX_NAME_BYTES:
+    if len(printed) > MAX_NAME_BYTES // 4 and len(printed.encode()) > MAX_NAME_BYTES:
         raise ValueError(f"a name may have {MAX_NAME_BYTES} bytes at most, this one has {len(printed.encode())}")
     base = f"{prefix}:{{{printed}}}"
     return Name("|".join(texts), (base, base + ":queue", base + ":entries", base + ":shared", base + ":tombs"))
@@ -47,16 +52,21 @@ def _part(part: object) -> str:
         raise ValueError("a name, and each part of it, needs at least one character")
     if "\0" in part:
         raise ValueError(f"a name may not contain NUL: {part[:80]!r}")
-    try:
-        part.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"a name must be encodable as UTF-8: {part[:80]!r}") from None
+    if not part.isascii():
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"a name must be encodable as UTF-8: {part[:80]!r}") from None
     return part
 
 
-def join(parts: Parts) -> str:
+def join(parts: Iterable[str]) -> str:
     """The printed form of a name: its escaped parts with "|" between them."""
-    return "|".join(_ODD.sub(lambda odd: f"%{ord(odd[0]):02X}", part) for part in parts)
+    return "|".join([_ODD.sub(_escape, part) if _ODD.search(part) else part for part in parts])
+
+
+def _escape(odd: re.Match[str]) -> str:
+    return f"%{ord(odd[0]):02X}"
 
 
 def split(printed: str) -> Parts:

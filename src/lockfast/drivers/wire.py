@@ -9,7 +9,7 @@ import hiredis
 from lockfast.errors import LockfastError, Refused, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lockfast.flows.effects import Call
     from lockfast.flows.scripts import Bound
@@ -48,11 +48,18 @@ def evalsha(call: Call) -> bytes:
 
 
 def _pack_start(bound: Bound) -> str:
-    script = bound.script
-    start = ("EVALSHA", script.sha, len(bound.name.keys), *bound.name.keys, *bound.args)
-    words = "".join(f"${len(str(word).encode())}\r\n{word}\r\n" for word in start)
-    bound.packed = f"*{3 + len(bound.name.keys) + script.arg_count}\r\n{words}"
+    script, name = bound.script, bound.name
+    if not script.packed:
+        script.packed = f"*{3 + 5 + script.arg_count}\r\n" + _bulks(("EVALSHA", script.sha, "5"))
+    if not name.packed:
+        name.packed = _bulks(name.keys)
+    bound.packed = script.packed + name.packed + _bulks(bound.args)
     return bound.packed
+
+
+def _bulks(words: Iterable[str | int]) -> str:
+    texts = [str(word) for word in words]
+    return "".join([f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts])
 
 
 def eval_text(call: Call) -> bytes:

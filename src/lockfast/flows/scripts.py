@@ -15,11 +15,12 @@ _LUA = Path(__file__).parent.parent / "lua"
 class Script:
     """One script of `lua/`, with the shared state and grant loop in it."""
 
-    __slots__ = ("_sha", "_text", "arg_count", "name")
+    __slots__ = ("_sha", "_text", "arg_count", "name", "packed")
 
     def __init__(self, name: str, arg_count: int) -> None:
         self.name = name
         self.arg_count = arg_count
+        self.packed = ""  # how every request for it starts; filled in by drivers/wire.py
         self._text = ""
         self._sha = ""
 
