@@ -135,9 +135,11 @@ class Lock(LockBase[Asyncio, "Grant"]):
         hold = Hold(self._ask, ticket, held, driver.era, self._renew)
         on_lost = self._on_lost
         if on_lost is not None:
-            hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
+            hold.when_lost(lambda: driver.soon(lambda: _tell(on_lost, Grant(hold, driver))))
         if self._renew or on_lost is not None:
             driver.keeper.watch(hold)
+        else:
+            driver.keeper.note(hold)
         return Grant(hold, driver)
 
     async def __aenter__(self) -> Grant:
@@ -145,8 +147,9 @@ class Lock(LockBase[Asyncio, "Grant"]):
         task = asyncio.current_task()
         assert task is not None, "an async with block runs in a task"
         if self._cancel_on_loss:
-            grant._block = _Block(task)
-            grant._hold.when_lost(grant._block.cancel)
+            block = grant._block = _Block(task)
+            # In the next turn: if the body itself has just found the loss, it is on its way out already.
+            grant._hold.when_lost(lambda: self._driver.soon(block.cancel))
             self._driver.keeper.watch(grant._hold)
         self._entered.append((task, grant))
         return grant
@@ -192,10 +195,7 @@ class _Block:
         self._cancelled = False
 
     def cancel(self) -> None:
-        # In the next turn: if the body itself has just found the loss, it is on its way out already.
-        asyncio.get_running_loop().call_soon(self._cancel)
-
-    def _cancel(self) -> None:
+        """Cancel the body, if it is still running."""
         if self._task is not None:
             self._cancelled = True
             self._task.cancel("the lock was lost")
@@ -220,7 +220,7 @@ class Grant(GrantView[Asyncio]):
         """Wait until the hold is lost, up to `timeout` seconds. False when it was not."""
         self._driver.enter()
         lost = asyncio.Event()
-        self._hold.when_lost(lost.set)
+        self._hold.when_lost(lambda: self._driver.soon(lost.set))
         if self.held:
             self._driver.keeper.watch(self._hold)
             try:
@@ -252,12 +252,8 @@ class Grant(GrantView[Asyncio]):
 
 
 def _tell(on_lost: Callable[[Grant], object], grant: Grant) -> None:
-    """Run the user's callback in the next turn of the loop: whoever found the loss goes on first."""
-
-    def call() -> None:
-        try:
-            on_lost(grant)
-        except Exception:  # noqa: BLE001 - a user's callback may raise anything; it is logged
-            log().exception("on_lost of %r failed", grant.name)
-
-    asyncio.get_running_loop().call_soon(call)
+    """Run the user's callback, in the loop."""
+    try:
+        on_lost(grant)
+    except Exception:  # noqa: BLE001 - a user's callback may raise anything; it is logged
+        log().exception("on_lost of %r failed", grant.name)

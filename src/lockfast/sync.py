@@ -135,6 +135,8 @@ class Lock(LockBase[Threads, "Grant"]):
             hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
         if self._renew or on_lost is not None:
             driver.keeper.watch(hold)
+        else:
+            driver.keeper.note(hold)
         return grant
 
     def __enter__(self) -> Grant:

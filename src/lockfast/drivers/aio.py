@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
@@ -66,6 +67,12 @@ class Asyncio:
         if self.closed:
             raise Misused("this client is closed")
         self._loop = loop
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Call back in the next turn of the loop, from whatever thread this is."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(callback)
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
@@ -194,8 +201,10 @@ class Asyncio:
             attachment = self._attachment
             try:
                 link = await connect(self.endpoint, attachment.socket_path, by, on_end, on_push)
-            except Unreachable:
-                await _in_thread(attachment.revive)
+            except Unreachable as failure:
+                if not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
+                    raise  # it is there, and does not answer
+                await _in_thread(partial(attachment.revive, wait_s=max(by - now(), 1.0)))
                 link = await connect(self.endpoint, attachment.socket_path, by, on_end, on_push)
         self._links.add(link)
         link.ended.add_done_callback(lambda _: self._links.discard(link))

@@ -44,7 +44,9 @@ class Hub:
         """See effects.Listen."""
         if self._env.listening or self._deaf:
             return self._env.listening
-        with self._subscribing:
+        if not self._subscribing.acquire(timeout=max(by - now(), 0.0)):
+            raise Unreachable("another thread is still trying to subscribe", sent=False)
+        try:
             if self._env.listening or self._deaf:
                 return self._env.listening
             connection = self._connect(by)
@@ -65,6 +67,8 @@ class Hub:
                 self._subscriptions += 1
                 self._env.listening = self._subscriptions
             return self._subscriptions
+        finally:
+            self._subscribing.release()
 
     def wait(self, ticket: str, until: float) -> Push | None:
         """See effects.Wait."""

@@ -41,6 +41,10 @@ class Keeper:
         self._seen_work = False
         self._closed = False
 
+    def note(self, hold: Hold) -> None:
+        """Remember a hold that nobody asked to have renewed or watched: it is only given back at the end."""
+        self.ledger.holds[hold.ticket] = hold
+
     def watch(self, hold: Hold) -> None:
         """Keep this hold until it ends."""
         self.ledger.holds[hold.ticket] = hold

@@ -57,7 +57,7 @@ class Link(asyncio.Protocol):
         """Send now or with this turn's batch. The future gets the reply; `unread` replies before it go to nobody."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
-            future.set_exception(Unreachable(f"connection to {self.where} lost"))
+            future.set_exception(Unreachable(f"connection to {self.where} lost", sent=False))
             return future
         idle = not self._owed
         for _ in range(unread):

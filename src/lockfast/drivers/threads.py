@@ -72,14 +72,16 @@ class Threads:
                     if type(effect) is not Call:
                         answer = self._perform(effect)
                         continue
-                    if lane is None or not effect.behind:
-                        if lane is not None:
-                            self._let_go(lane)
-                        try:
-                            lane = self._free.pop()
-                        except IndexError:
-                            lane = None
-                            lane = self._dial(effect)
+                    if effect.behind:
+                        self._undo(effect, lane)
+                        continue
+                    if lane is not None:
+                        self._let_go(lane)
+                    try:
+                        lane = self._free.pop()
+                    except IndexError:
+                        lane = None
+                        lane = self._dial(effect.by)
                     if effect.bound.script is LEAVE and self.env.listening:
                         # Servers write pending replies last in, first out. A PING in front puts this connection into
                         # that list before the receiver of a grant, so that the next holder is written to first.
@@ -98,11 +100,27 @@ class Threads:
             if lane is not None:
                 self._let_go(lane)
 
-    def _dial(self, call: Call) -> Connection:
-        """A new connection for a call; a closed client has none, except to undo."""
-        if self.closed and not call.behind:
+    def _undo(self, call: Call, lane: Connection | None) -> None:
+        """Send a `leave` behind the request that it undoes; over a new connection if that one is broken."""
+        if lane is not None:
+            try:
+                lane.call(wire.eval_text(call), call.by)
+            except TimeoutError:
+                return  # written, so it will run when the server gets to it
+            except Unreachable:
+                pass
+            else:
+                return
+        connection = self.connect(call.by)
+        try:
+            connection.call(wire.eval_text(call), call.by)
+        finally:
+            self._let_go(connection)
+
+    def _dial(self, by: float) -> Connection:
+        if self.closed:
             raise Misused("this client is closed")
-        return self.connect(call.by)
+        return self.connect(by)
 
     def _retold(self, connection: Connection, call: Call, reply: Exception) -> Any:
         """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
@@ -165,8 +183,10 @@ class Threads:
                 attachment = self._attachment
             try:
                 connection = connect(self.endpoint, attachment.socket_path, by)
-            except Unreachable:
-                attachment.revive()
+            except Unreachable as failure:
+                if not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
+                    raise  # it is there, and does not answer
+                attachment.revive(wait_s=max(by - now(), 1.0))
                 connection = connect(self.endpoint, attachment.socket_path, by)
         self.env.connected = True
         return connection
@@ -175,7 +195,7 @@ class Threads:
         try:
             return self._free.pop()
         except IndexError:
-            return self.connect(by)
+            return self._dial(by)
 
     def _give_back(self, connection: Connection) -> None:
         self._free.append(connection)
