@@ -15,6 +15,8 @@ import sys
 def main() -> None:
     terminal, report, orders = (int(word) for word in sys.argv[1:4])
     command = sys.argv[4:]
+    for descriptor in (report, orders):
+        os.set_inheritable(descriptor, False)
     os.login_tty(terminal)
     if command[0] == "--lead":
         os.execvp(command[1], command[1:])
@@ -25,7 +27,10 @@ def main() -> None:
         os.tcsetpgrp(0, os.getpgrp())
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
         os.execvp(command[0], command)
-    os.setpgid(job, job)
+    try:
+        os.setpgid(job, job)
+    except PermissionError:
+        pass  # It did so itself, and runs CMD already.
     while True:
         _, status = os.waitpid(job, os.WUNTRACED)
         foreground = os.tcgetpgrp(0) == job

@@ -73,7 +73,8 @@ class Threads:
                         answer = self._perform(effect)
                         continue
                     if effect.behind:
-                        self._undo(effect, lane)
+                        undone, lane = lane, None
+                        self._undo(effect, undone)
                         continue
                     if lane is not None:
                         self._let_go(lane)
@@ -101,21 +102,28 @@ class Threads:
                 self._let_go(lane)
 
     def _undo(self, call: Call, lane: Connection | None) -> None:
-        """Send a `leave` behind the request that it undoes; over a new connection if that one is broken."""
-        if lane is not None:
-            try:
-                lane.call(wire.eval_text(call), call.by)
-            except TimeoutError:
-                return  # written, so it will run when the server gets to it
-            except Unreachable:
-                pass
-            else:
+        """Send a `leave` behind the request that it undoes; over another connection if that one is broken."""
+        request = wire.eval_text(call)  # with its text: a server that forgot the script cannot ask for it here
+        for connection in (lane, self._free.pop() if self._free else None):
+            if connection is not None and self._try(connection, request, call.by):
                 return
-        connection = self.connect(call.by)
+        self._try(self.connect(call.by), request, call.by)
+
+    def _try(self, connection: Connection, request: bytes, by: float) -> bool:
+        """Whether the request was written to a connection that still stands; used up otherwise."""
         try:
-            connection.call(wire.eval_text(call), call.by)
-        finally:
+            connection.call(request, by)
+        except TimeoutError:
             self._let_go(connection)
+            return True  # it will run when the server gets to it
+        except Unreachable:
+            self._let_go(connection)
+            return False
+        except BaseException:
+            self._let_go(connection)
+            raise
+        self._give_back(connection)
+        return True
 
     def _dial(self, by: float) -> Connection:
         if self.closed:
