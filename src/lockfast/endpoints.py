@@ -104,12 +104,11 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.tls is not None else 'redis'}://{host}:{self.port}/{self.db}"
 
-    def greeting(self) -> list[tuple[str, ...]]:
+    def greeting(self) -> list[tuple[str | Secret, ...]]:
         """The commands that a new connection starts with: account, database, and a name for CLIENT LIST."""
-        commands: list[tuple[str, ...]] = []
+        commands: list[tuple[str | Secret, ...]] = []
         if self.password is not None:
-            secret = self.password.reveal()
-            commands.append(("AUTH", self.username, secret) if self.username else ("AUTH", secret))
+            commands.append(("AUTH", self.username, self.password) if self.username else ("AUTH", self.password))
         if self.db:
             commands.append(("SELECT", str(self.db)))
         commands.append(("CLIENT", "SETNAME", "lockfast"))

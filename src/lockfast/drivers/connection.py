@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
-from lockfast.drivers.wire import ProtocolError, Reader, ReplyError, failure, pack
+from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Connection:
         try:
             self.sock.sendall(request)
         except OSError as error:
+            del request  # a greeting holds a password, and tracebacks may show what was in a frame
             raise Unreachable(f"connection to {self.where} lost: {error}") from error
 
     def read(self, by: float) -> Any:
@@ -172,17 +173,12 @@ def connect(endpoint: Endpoint, socket_path: str, by: float) -> Connection:
     try:
         sock = _open(endpoint, socket_path, max(by - now(), 0.01))
     except OSError as error:
-        raise Unreachable(f"cannot connect to {where}: {error}", sent=False) from error
+        raise not_connected(error, where) from error
     connection = Connection(sock, where)
+    greeting = endpoint.greeting()
     try:
-        greeting = endpoint.greeting()
-        connection.send(b"".join(pack(command) for command in greeting), len(greeting))
-        for command, reply in zip(greeting, connection.read_each(by), strict=True):
-            # An account may be allowed to lock and not to name its connection.
-            if isinstance(reply, ReplyError) and command[0] != "CLIENT":
-                raise failure(reply, where)
-            if isinstance(reply, ReplyError) and not str(reply).startswith("NOPERM"):
-                raise failure(reply, where)
+        connection.send(greet(greeting), len(greeting))
+        check_greeting(greeting, connection.read_each(by), where)
     except Unreachable as error:
         connection.close()
         raise Unreachable(str(error), sent=False) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
-from lockfast.drivers.wire import ProtocolError, Reader, ReplyError, failure, pack
+from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ class Link(asyncio.Protocol):
                 self._loop.call_soon(self._flush)
             self._out.append(data)
         return future
+
+    def request_many(self, data: bytes, count: int, by: float) -> asyncio.Future[list[Any]]:
+        """Send several requests at once; the future gets all their replies."""
+        rest = [self._loop.create_future() for _ in range(count - 1)]
+        self._owed.extend((future, by) for future in rest)
+        return asyncio.gather(*rest, self.request(data, by))
 
     def _flush(self) -> None:
         data, self._out = b"".join(self._out), []
@@ -192,25 +198,20 @@ async def connect(
                     make, host, port, ssl=context, server_hostname=host if context else None
                 )
             greeting = endpoint.greeting()
-            futures = [link.request(pack(command), by) for command in greeting]
-            replies = await asyncio.gather(*futures, return_exceptions=True)
+            replies = await link.request_many(greet(greeting), len(greeting), by)
+        check_greeting(greeting, replies, where)
+    except Unreachable as error:
+        if link is not None:
+            link.close()
+        raise Unreachable(str(error), sent=False) from error
     except (OSError, TimeoutError) as error:
         if link is not None:
             link.close()
-        words = str(error) or "no answer in time"
-        raise Unreachable(f"cannot connect to {where}: {words}", sent=False) from error
+        raise not_connected(error, where) from error
     except BaseException:
         if link is not None:
             link.close()
         raise
-    for command, reply in zip(greeting, replies, strict=True):
-        if isinstance(reply, Unreachable):
-            link.close()
-            raise Unreachable(str(reply), sent=False) from reply
-        # An account may be allowed to lock and not to name its connection.
-        if isinstance(reply, ReplyError) and (command[0] != "CLIENT" or not str(reply).startswith("NOPERM")):
-            link.close()
-            raise failure(reply, where)
     return link
 
 

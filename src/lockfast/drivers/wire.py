@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
+from lockfast.endpoints import Secret
 from lockfast.errors import LockfastError, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def evalsha(call: Call) -> bytes:
     out = call.bound.packed or _pack_start(call.bound)
     for arg in call.args:
         text = str(arg)
-        out += f"${len(text)}\r\n{text}\r\n"
+        out = f"{out}${len(text)}\r\n{text}\r\n"
     return out.encode()
 
 
@@ -66,6 +67,29 @@ def eval_text(call: Call) -> bytes:
     """The request that brings the script along, for a server that forgot it."""
     bound = call.bound
     return pack(("EVAL", bound.script.text, len(bound.name.keys), *bound.name.keys, *bound.args, *call.args))
+
+
+def greet(commands: list[tuple[str | Secret, ...]]) -> bytes:
+    """The first request of a connection. The only place where a password is seen; hand it straight to the socket."""
+    return b"".join(
+        [pack(tuple(word.reveal() if isinstance(word, Secret) else word for word in words)) for words in commands]
+    )
+
+
+def check_greeting(commands: list[tuple[str | Secret, ...]], replies: list[Any], where: str) -> None:
+    """Raise what the server has against this connection."""
+    for command, reply in zip(commands, replies, strict=True):
+        # An account may be allowed to lock and not to name its connection.
+        if isinstance(reply, ReplyError) and not (command[0] == "CLIENT" and str(reply).startswith("NOPERM")):
+            raise failure(reply, where)
+
+
+def not_connected(error: Exception, where: str) -> LockfastError:
+    """What it means that no connection came about."""
+    words = str(error) or "no answer in time"
+    if type(error).__name__ == "SSLCertVerificationError":  # by name: ssl is imported only where TLS is used
+        return Refused(f"{where} shows a certificate that is not trusted: {words}", code="CERTIFICATE")
+    return Unreachable(f"cannot connect to {where}: {words}", sent=False)
 
 
 def is_noscript(reply: object) -> bool:

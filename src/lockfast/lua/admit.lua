@@ -1,3 +1,4 @@
+#!lua
 -- Ask to hold a name. Acquire, retry, heartbeat and poke are this one call: sent again with the same ticket it
 -- changes nothing, so a lost reply or a second send can neither orphan a hold nor take a second one.
 -- KEYS[1..5] the name (see state.lua)
@@ -8,13 +9,14 @@
 --   { 1, fence of the hold, ms LEFT of its lease, 0}            it held before (never a fresh lease for an old hold)
 --   { 0, fence of the name, ms until the earliest lease ends, position in the queue or 0 when not queued}
 --   {-1, fence of the name, 0, 0}                               a `leave` of this ticket came first: refused
+-- The first line makes a server at its maxmemory refuse the whole script, not only some of its commands.
 -- Errors: LOCKFASTKIND kind limit (the name is in use as that), LOCKFASTFORMAT text (not a state we know)
 
 -- The quick way, for a name that is known, free and not waited for, and is wanted whole. It writes and answers just
 -- what the rest of this script would (a test compares them), without unpacking what it does not need.
-local free = redis.call('GET', KEYS[1])
-if free and ARGV[2] == ARGV[3] then
-  local fence = string.match(free, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 0 %- ')
+local raw = redis.call('GET', KEYS[1])
+if raw and ARGV[2] == ARGV[3] then
+  local fence = string.match(raw, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 0 %- ')
   if fence then
     local clock = redis.call('TIME')
     local now_us = clock[1] * 1000000 + clock[2]
@@ -33,8 +35,9 @@ end
 local ticket, weight, lease = ARGV[9], tonumber(ARGV[3]), tonumber(ARGV[4])
 if raw then
   if kind ~= ARGV[1] or limit ~= tonumber(ARGV[2]) then
-    settle(ticket)
+    local settled = settle(ticket)
     if holder ~= '-' or used > 0 or waiting > 0 then
+      if settled then save() end -- whom it let in has been told
       return redis.error_reply(string.format('LOCKFASTKIND %s %d', kind, limit))
     end
     kind, limit = ARGV[1], tonumber(ARGV[2]) -- an empty name takes the kind and limit of its next user

@@ -4,6 +4,7 @@
 -- ARGV[1] how many waiters to list at most
 -- Returns {now_ms, state string or "", {shared ticket, end, entry, …}, {queued ticket, entry, …}, break note or "", queue length}
 
+local raw = redis.call('GET', KEYS[1])
 -- include state.lua
 local function entries(tickets, step)
   local out = {}

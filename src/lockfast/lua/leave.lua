@@ -9,9 +9,9 @@
 -- Runs at maxmemory too: a server that is full must still let go.
 
 -- The quick way, for a holder whom nobody waits for: see admit.lua. The expiry that stands is late enough.
-local alone = ARGV[2] == '0' and ARGV[3] == '' and redis.call('GET', KEYS[1])
-if alone then
-  local rest, holder = string.match(alone, '^(1 %a+ %d+ %d+ 0 0 0 )(%S+) ')
+local raw = redis.call('GET', KEYS[1])
+if raw and ARGV[2] == '0' and ARGV[3] == '' then
+  local rest, holder = string.match(raw, '^(1 %a+ %d+ %d+ 0 0 0 )(%S+) ')
   if holder == ARGV[4] then
     redis.call('SET', KEYS[1], rest .. '- 0 0 ', 'KEEPTTL')
     return 1

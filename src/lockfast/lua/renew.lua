@@ -4,6 +4,7 @@
 -- ARGV[1] lease_ms  ARGV[2] fence of the hold: a ticket granted twice has two  ARGV[3] ticket
 -- Returns {1, ms left} or {0, 0} when the hold is gone.
 
+local raw = redis.call('GET', KEYS[1])
 -- include state.lua
 local lease_end = now + tonumber(ARGV[1])
 if holder == ARGV[3] then

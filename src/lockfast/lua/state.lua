@@ -1,5 +1,6 @@
 -- The state of one name, and the grant loop: the part that every script stands on. When a script is loaded, this
--- file takes the place of its line `-- include state.lua`; it is never sent alone.
+-- file takes the place of its line `-- include state.lua`; it is never sent alone. Before that line the script has
+-- read KEYS[1] into `raw`.
 --
 -- All five keys of a name share one hash tag:
 --   KEYS[1] string  the name itself: "FORMAT kind limit fence used waiting tombs holder end since owner"
@@ -17,7 +18,6 @@ local FORMAT = '1'
 local DAY = 86400000
 local SWEEP = 500 -- ended entries dropped per call at most, so that no call takes long; the next call goes on
 
-local raw = redis.call('GET', KEYS[1])
 local clock = redis.call('TIME')
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(now_us / 1000)
