@@ -172,6 +172,10 @@ class Lock(LockBase[Asyncio, "Grant"]):
         """Hold the lock around every call of `function`. The name is a template of its arguments: "order:{id}"."""
         import inspect
 
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__qualname__} is a generator: its body runs after the call; use `async with` in it"
+            )
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__qualname__} is not async: decorate it with a lock of lockfast.Lockfast")
         bind = templates.binder(function, self._parts)
@@ -217,15 +221,15 @@ class Grant(GrantView[Asyncio]):
         self._block: _Block | None = None
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the hold is lost, up to `timeout` seconds. False when it was not."""
+        """Wait until the hold is lost, up to `timeout` seconds. False when it was not, or was released meanwhile."""
         self._driver.enter()
-        lost = asyncio.Event()
-        self._hold.when_lost(lambda: self._driver.soon(lost.set))
+        over = asyncio.Event()
+        self._hold.when_over(lambda: self._driver.soon(over.set))
         if self.held:
             self._driver.keeper.watch(self._hold)
             try:
                 async with asyncio.timeout(timeout):
-                    await lost.wait()
+                    await over.wait()
             except TimeoutError:
                 pass
         return self.lost

@@ -46,7 +46,7 @@ class Hold:
         "fence",
         "lease_ms",
         "leave_sent",
-        "on_loss",
+        "on_end",
         "orphaned",
         "renew_at",
         "renews",
@@ -70,7 +70,7 @@ class Hold:
         self.leave_sent = False  # a `leave` may have reached the server without our knowing
         self.told = False  # whether the caller knows that it is released
         self.orphaned = False  # nobody can release it any more: the grant was garbage-collected
-        self.on_loss: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], object]] = []
 
     def held(self) -> bool:
         """Whether the hold is sure at this moment. Seeing that it is not makes the loss final."""
@@ -119,19 +119,26 @@ class Hold:
                 return
             self.state = LOST
             self.why_lost = why
-            listeners, self.on_loss = self.on_loss, []
+            listeners, self.on_end = self.on_end, []
         for listener in listeners:
             listener()
 
-    def when_lost(self, listener: Callable[[], None]) -> None:
-        """Call `listener` at the moment of loss, or at once if that has been."""
+    def when_lost(self, listener: Callable[[], object]) -> None:
+        """Call `listener` if the hold is lost, at that moment."""
+
+        def if_lost() -> None:
+            if self.why_lost:
+                listener()
+
+        self.when_over(if_lost)
+
+    def when_over(self, listener: Callable[[], object]) -> None:
+        """Call `listener` when the hold is lost or given back, or at once if that has been; `why_lost` tells which."""
         with self.era.mutex:
             if self.state is HELD:
-                self.on_loss.append(listener)
+                self.on_end.append(listener)
                 return
-            is_lost = self.state is LOST
-        if is_lost:
-            listener()
+        listener()
 
     def begin_leave(self) -> bool:
         """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing."""
@@ -140,19 +147,21 @@ class Hold:
             if self.era.ended:
                 raise self._forked()
             if self.state is RELEASED:
-                if self.leave_sent and not self.told:
+                if not self.told:
                     self.told = True  # the caller tries a second time what was finished behind its back
                     return False
                 raise NotHeld(f"{self.ask.name.shown!r} was released before")
             self.state = LEAVING
-            self.on_loss = []
+            listeners, self.on_end = self.on_end, []
+        for listener in listeners:
+            listener()
         return True
 
-    def end_leave(self, stood: bool) -> None:
-        """The server has confirmed. stood: the hold was there until now."""
+    def end_leave(self, stood: bool, told: bool) -> None:
+        """The server has confirmed. stood: the hold was there until now. told: the caller is about to know."""
         with self.era.mutex:
             self.state = RELEASED
-            self.told = not self.leave_sent
+            self.told = told
             if not stood and not self.why_lost:
                 self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
 

@@ -160,6 +160,8 @@ class Lock(LockBase[Threads, "Grant"]):
 
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__qualname__} is async: decorate it with a lock of lockfast.aio.Lockfast")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator: its body runs after the call; use `with` in it")
         bind = templates.binder(function, self._parts)
 
         @wraps(function)
@@ -177,12 +179,12 @@ class Grant(GrantView[Threads]):
     __slots__ = ()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the hold is lost, up to `timeout` seconds. False when it was not."""
-        lost = threading.Event()
-        self._hold.when_lost(lost.set)
+        """Wait until the hold is lost, up to `timeout` seconds. False when it was not, or was released meanwhile."""
+        over = threading.Event()
+        self._hold.when_over(over.set)
         if self.held:
             self._driver.keeper.watch(self._hold)
-            lost.wait(timeout)
+            over.wait(timeout)
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:

@@ -8,6 +8,7 @@ tell what was promised, and so is the release.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,8 @@ from lockfast.cli import main, run
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, Unreachable
 
-TICKET = "f4c3b00c-ticket-of-the-fake"
+# As unique as a real one: the guard kills whatever has it in its environment.
+TICKET = f"fake-{os.urandom(12).hex()}"
 
 
 class FakeGrant:

@@ -30,6 +30,24 @@ def environment(**more: str) -> dict[str, str]:
     return env | {"PYTHONPATH": SOURCE} | more
 
 
+def hearing(signum: int, word: str, *, code: int = 0, into: str = "/dev/stdout") -> list[str]:
+    """A command that says "ready", and at this signal writes a word and ends.
+
+    Not a shell with a trap: dash can lose a signal that comes just as it starts another command.
+    """
+    script = (
+        "import os, signal, sys\n"
+        "def end(*_):\n"
+        f"    open({into!r}, 'a').write({word!r} + '\\n')\n"
+        f"    sys.exit({code})\n"
+        f"signal.signal({int(signum)}, end)\n"
+        "os.write(1, b'ready\\n')\n"
+        "while True:\n"
+        "    signal.pause()\n"
+    )
+    return [sys.executable, "-S", "-c", script]
+
+
 class Process(subprocess.Popen[bytes]):
     """A process whose output is read line by line, with a limit on patience."""
 

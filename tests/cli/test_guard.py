@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.processes import children_of, freeze, is_running, state_of
+from cli.processes import children_of, freeze, hearing, is_running, state_of
 from kit.servers import wait_until
 from lockfast.cli import guard
 from lockfast.cli.guard import KILL_LEAD_S, Fuse
@@ -134,10 +134,10 @@ def test_renewal_that_never_returns_does_not_keep_the_command_alive(
     assert lifeline.wait_cut() < fake.deadline
 
 
-def test_signal_reaches_the_command_while_a_renewal_hangs(fake: FakeRuns, shell: Callable[[str], list[str]]) -> None:
+def test_signal_reaches_the_command_while_a_renewal_hangs(fake: FakeRuns) -> None:
     fake.mood("hung")
-    run = fake.start("--lease", "6s", *shell("trap 'echo usr1' USR1; echo ready $$; while :; do sleep 0.05; done"))
-    command_of(run)
+    run = fake.start("--lease", "6s", "--", *hearing(signal.SIGUSR1, "usr1"))
+    assert run.line() == "ready"
     wait_until(lambda: now() > fake.deadline - 3.5, what="the renewal hangs")
     run.send_signal(signal.SIGUSR1)
     assert run.line() == "usr1"
@@ -159,8 +159,8 @@ def test_hold_taken_away_ends_the_command_at_the_next_renewal(
 def test_whole_group_gets_its_grace_even_if_the_command_itself_ends_first(
     fake: FakeRuns, shell: Callable[[str], list[str]], lifeline: Lifeline
 ) -> None:
-    slow = "trap 'sleep 0.3; echo child done; exit' TERM; echo child ready; while :; do sleep 0.02; done"
-    run = fake.start("--lease", "3s", *shell(f'sh -c "{slow}" & trap "exit 0" TERM; wait'))
+    slow = "trap 'sleep 0.1; echo child done; exit' TERM; sleep 1000 & echo child ready; wait"
+    run = fake.start("--lease", "4s", *shell(f'sh -c "{slow}" & trap "exit 0" TERM; wait'))
     assert run.line() == "child ready"
     fake.mood("gone")
     assert run.line() == "child done"
@@ -296,7 +296,7 @@ class TestFuse:
         return move
 
     def test_term_one_grace_before_the_deadline_then_kill_each_once(self, at: Callable[[float], None]) -> None:
-        fuse = Fuse(10, ask_first=True)
+        fuse = Fuse(10, 30, ask_first=True)
         fuse.renewed(30)
         at(19.9)
         assert (fuse.due(), fuse.lit) == (0, False)
@@ -307,7 +307,7 @@ class TestFuse:
         assert fuse.next_at == math.inf
 
     def test_renewal_puts_it_off_but_not_once_lit(self, at: Callable[[float], None]) -> None:
-        fuse = Fuse(10, ask_first=True)
+        fuse = Fuse(10, 30, ask_first=True)
         fuse.renewed(30)
         fuse.renewed(40)
         at(25)
@@ -319,26 +319,35 @@ class TestFuse:
         assert fuse.due() == signal.SIGKILL
 
     def test_loss_does_not_wait_but_kills_no_later_than_the_deadline(self, at: Callable[[float], None]) -> None:
-        fuse = Fuse(10, ask_first=True)
+        fuse = Fuse(10, 30, ask_first=True)
         fuse.renewed(30)
         at(24)
         fuse.lost()
         assert fuse.due() == signal.SIGTERM
         assert fuse.next_at == 30 - KILL_LEAD_S
-        early = Fuse(10, ask_first=True)
+        early = Fuse(10, 30, ask_first=True)
         early.renewed(60)
         early.lost()
         early.due()
         assert early.next_at == 34
 
     def test_who_wakes_up_too_late_kills_without_asking(self, at: Callable[[float], None]) -> None:
-        fuse = Fuse(10, ask_first=True)
+        fuse = Fuse(10, 30, ask_first=True)
         fuse.renewed(30)
         at(500)
         assert (fuse.due(), fuse.due()) == (signal.SIGKILL, 0)
 
+    def test_grace_and_lead_leave_room_for_renewals(self, at: Callable[[float], None]) -> None:
+        fuse = Fuse(10, 0.3, ask_first=True)
+        fuse.renewed(0.3)
+        at(0.184)
+        assert fuse.due() == 0
+        at(0.186)
+        assert fuse.due() == signal.SIGTERM
+        assert fuse.next_at == pytest.approx(0.285)
+
     def test_without_asking_there_is_only_the_deadline(self, at: Callable[[float], None]) -> None:
-        fuse = Fuse(10, ask_first=False)
+        fuse = Fuse(10, 30, ask_first=False)
         fuse.renewed(30)
         assert fuse.next_at == 30 - KILL_LEAD_S
         fuse.lost()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from cli.processes import LOCKFAST, PATIENCE_S, environment, is_stopped, shown
+from cli.processes import LOCKFAST, PATIENCE_S, environment, hearing, is_stopped, shown
 from kit.servers import wait_until
 
 if TYPE_CHECKING:
-    from cli.conftest import FakeRuns
+    from cli.conftest import FakeRuns, Runs
     from kit.servers import Server
 
 JOB_SHELL = str(Path(__file__).with_name("job_shell.py"))
@@ -38,6 +39,7 @@ class Terminal:
         for descriptor in descriptors:
             os.close(descriptor)
         self.screen = ""
+        self.seen = ""
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
@@ -47,9 +49,11 @@ class Terminal:
         while text not in self.screen:
             assert select.select([self._master], [], [], PATIENCE_S)[0], f"no {text!r} in {self.screen!r}"
             try:
-                self.screen += os.read(self._master, 4096).decode()
+                text_shown = os.read(self._master, 4096).decode()
             except OSError:
                 raise AssertionError(f"the terminal was closed with {self.screen!r}") from None
+            self.screen += text_shown
+            self.seen += text_shown
         self.screen = self.screen.partition(text)[2]
 
     def report(self) -> str:
@@ -71,8 +75,7 @@ class Terminal:
 
 
 def test_ctrl_c_is_for_the_command(fake: FakeRuns) -> None:
-    script = "trap 'echo heard; exit 3' INT; echo ready; while :; do sleep 0.02; done"
-    with Terminal(fake.argv("job", "--", "sh", "-c", script)) as terminal:
+    with Terminal(fake.argv("job", "--", *hearing(signal.SIGINT, "heard", code=3, into="/dev/tty"))) as terminal:
         terminal.wait_for("ready")
         terminal.type(CTRL_C)
         terminal.wait_for("heard")
@@ -82,7 +85,11 @@ def test_ctrl_c_is_for_the_command(fake: FakeRuns) -> None:
 
 @pytest.mark.parametrize(("key", "code"), [(CTRL_C, 130), (CTRL_BACKSLASH, 131)])
 def test_command_ended_from_the_keyboard_gives_128_and_the_signal(fake: FakeRuns, key: bytes, code: int) -> None:
-    with Terminal(fake.argv("job", "--", "sh", "-c", "ulimit -c 0; echo ready; sleep 1000")) as terminal:
+    # Not a shell: dash loses a Ctrl-C that comes just as it starts another command.
+    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); print('ready', flush=True); signal.pause()"
+    with Terminal(
+        ["sh", "-c", 'ulimit -c 0; exec "$@"', "sh", *fake.argv("job", "--", sys.executable, "-c", script)]
+    ) as terminal:
         terminal.wait_for("ready")
         terminal.type(key)
         assert terminal.report() == f"ended {code} True"
@@ -140,10 +147,9 @@ def test_job_stopped_for_longer_than_its_lease_is_lost(fake: FakeRuns) -> None:
 
 def test_end_of_the_terminal_ends_the_command(fake: FakeRuns, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    script = f"trap 'echo hup > {note}; exit' HUP; echo ready; while :; do sleep 0.02; done"
-    with Terminal(fake.argv("job", "--", "sh", "-c", script)) as terminal:
+    with Terminal(fake.argv("job", "--", *hearing(signal.SIGHUP, "hup", into=str(note)))) as terminal:
         terminal.wait_for("ready")
-    wait_until(lambda: note.exists() and note.read_text() == "hup\n", what="hung up")
+    wait_until(lambda: note.exists() and note.read_text().startswith("hup"), what="hung up")
     wait_until(lambda: fake.notes[-1] == "released", what="released")
 
 
@@ -165,6 +171,19 @@ def test_waiting_is_told_and_ctrl_c_leaves_the_queue(valkey_server: Server, name
     finally:
         holder.communicate()
     assert holder.returncode == 0
+
+
+@pytest.mark.slow
+def test_embedded_server_is_announced_when_it_starts_and_not_again(embedded_runs: Runs) -> None:
+    argv = [*LOCKFAST, "run", "x", "--", "echo", "ran"]
+    with Terminal(argv, env=embedded_runs.env) as terminal:
+        terminal.wait_for("embedded server: this user on this host only")
+        terminal.wait_for("ran")
+        assert terminal.report() == "ended 0 True"
+    with Terminal(argv, env=embedded_runs.env) as terminal:
+        assert terminal.report() == "ended 0 True"
+        terminal.wait_for("ran")
+        assert "embedded" not in terminal.seen
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)])

@@ -29,8 +29,10 @@ from typing import NoReturn
 from lockfast.cli.child import group_exists
 from lockfast.clock import now
 
-# KILL goes out this long before the deadline, for the time that a busy machine takes to deliver it.
+# KILL goes out this long before the deadline, for the time that a busy machine takes to deliver it; less if the lease
+# is so short that this would eat it up.
 KILL_LEAD_S = 0.02
+KILL_LEAD_SHARE = 0.05
 # poll() does not count while the machine sleeps, the deadline does: so look at the clock at least this often.
 TICK_S = 0.5
 _GROUP_LOOK_S = 0.02
@@ -39,8 +41,9 @@ _GROUP_LOOK_S = 0.02
 class Fuse:
     """When the command must be asked to stop, and when it must be dead. Once lit it cannot be put out."""
 
-    def __init__(self, grace_s: float, *, ask_first: bool) -> None:
-        self._grace_s = grace_s
+    def __init__(self, grace_s: float, lease_s: float, *, ask_first: bool) -> None:
+        self._grace_s = min(grace_s, lease_s / 3)
+        self._lead_s = min(KILL_LEAD_S, lease_s * KILL_LEAD_SHARE)
         self._ask_first = ask_first
         self.lit = False
         self.term_at = self.kill_at = math.inf
@@ -48,7 +51,7 @@ class Fuse:
     def renewed(self, deadline: float) -> None:
         """The hold is sure until `deadline`, on lockfast.clock."""
         if not self.lit:
-            self.kill_at = deadline - KILL_LEAD_S
+            self.kill_at = deadline - self._lead_s
             self.term_at = self.kill_at - self._grace_s if self._ask_first else math.inf
 
     def lost(self) -> None:

@@ -225,7 +225,11 @@ def _parser() -> _Parser:
     breaking.add_argument("--reason", metavar="TEXT", help="kept with the lock, and told by `show`")
     breaking.add_argument("--yes", action="store_true", help="do not ask")
     _add_url(breaking)
-    server = verbs.add_parser("server")
+    server = verbs.add_parser(
+        "server",
+        description="The embedded server of this user on this host. It starts by itself when it is needed and stops\n"
+        "when nobody has used it for a while. `status` ends with 3 when it does not run.",
+    )
     server.add_argument("action", choices=("start", "status", "stop"))
     return parser
 

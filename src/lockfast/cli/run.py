@@ -36,7 +36,7 @@ def run(options: Namespace) -> int:
     _open_standard_descriptors()
     parts = parts_of(options.name)
     options.name = join(parts)  # However it was typed, messages and variables have it in one form.
-    fuse = Fuse(min(options.grace, options.lease / 3), ask_first=options.on_lost == "term")
+    fuse = Fuse(options.grace, options.lease, ask_first=options.on_lost == "term")
     child = Child(options.command)
     guard = None if options.on_lost == "ignore" else Guard(child.pid, fuse)
     signals = Signals(child)

@@ -54,13 +54,13 @@ class Asyncio:
 
     def enter(self) -> None:
         """Check that the client is used where it belongs: its own loop, its own process, not closed."""
+        if self.era.ended:
+            raise Misused("this client belongs to the process that this one was forked from: make one here")
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             if self.closed:
                 raise Misused("this client is closed")
             return
-        if self.era.ended:
-            raise Misused("this client belongs to the process that this one was forked from: make one here")
         if self._loop is not None:
             state = "closed" if self._loop.is_closed() else "another"
             raise Misused(f"this client belongs to a {state} event loop: make one in each loop")

@@ -18,16 +18,16 @@ from lockfast.errors import Unreachable
 if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
 
-TICK_S = 0.25  # a blocked read looks at its deadline this often
+TICK_S = 0.25  # a blocked read looks at its deadline at least this often
 SHORT = 448  # bytes read at first: a reply fits, and Python's own allocator serves buffers of this size
 
 
 class Connection:
     """A socket with a reader. Not shared: whoever took it from the pool is alone with it."""
 
-    __slots__ = ("_in_kernel", "_receive_now", "_send_all", "_tick_s", "owed", "reader", "sock", "where")
+    __slots__ = ("_in_kernel", "_receive_now", "_send_all", "_set_s", "_tick_s", "owed", "reader", "sock", "where")
 
-    def __init__(self, sock: socket.socket, where: str) -> None:
+    def __init__(self, sock: socket.socket, where: str, tick_s: float = TICK_S) -> None:
         self.sock = sock
         self.where = where
         self.reader = Reader()
@@ -37,9 +37,10 @@ class Connection:
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
         # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
         self._in_kernel = os.name == "posix" and type(sock).__module__ == "socket"
-        self._tick_s = 0.0
+        self._tick_s = tick_s
+        self._set_s = 0.0  # the time-out that the kernel has now
         if self._in_kernel:
-            self._set_tick(TICK_S)
+            self._set_tick(tick_s)
 
     def call(self, request: bytes, by: float, replies: int = 1) -> Any:
         """Send, and return the last of the `replies` that answer it. Raises Unreachable when none comes by `by`."""
@@ -48,7 +49,7 @@ class Connection:
         try:
             self._send_all(request)
             # Most replies are short, here at the first look, and the only one owed.
-            if self._tick_s == TICK_S:
+            if self._set_s == self._tick_s:
                 data = self._receive_now(SHORT)
                 if data:
                     self.reader.feed(data)
@@ -119,10 +120,12 @@ class Connection:
         return None if message is False else message
 
     def _receive(self, by: float) -> bytes:
-        if not self._in_kernel:
-            self.sock.settimeout(max(by - now(), 0.001))
-        elif self._tick_s != TICK_S:
-            self._set_tick(TICK_S)
+        left_s = max(by - now(), 0.001)
+        if self._in_kernel:
+            if self._set_s != min(left_s, self._tick_s):
+                self._set_tick(min(left_s, self._tick_s))
+        else:
+            self.sock.settimeout(left_s)
         while True:
             try:
                 data = self.sock.recv(16384)
@@ -130,7 +133,7 @@ class Connection:
                 left_s = by - now()
                 if left_s <= 0:
                     raise _NoAnswer(f"{self.where} does not answer") from None
-                if self._in_kernel and left_s < TICK_S:
+                if self._in_kernel and left_s < self._tick_s:
                     self._set_tick(left_s)
                 continue
             except OSError as error:
@@ -143,7 +146,7 @@ class Connection:
         whole_s = int(tick_s)
         micros = max(int((tick_s - whole_s) * 1_000_000), 1000)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole_s, micros))
-        self._tick_s = tick_s
+        self._set_s = tick_s
 
     def half_close(self) -> None:
         """Say that nothing more will be sent; what was sent still runs."""
@@ -167,14 +170,14 @@ class _NoAnswer(Unreachable, TimeoutError):
     """Unreachable because time ran out, with the connection still standing."""
 
 
-def connect(endpoint: Endpoint, socket_path: str, by: float) -> Connection:
+def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TICK_S) -> Connection:
     """A connection that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
     where = endpoint.where
     try:
         sock = _open(endpoint, socket_path, max(by - now(), 0.01))
     except OSError as error:
         raise not_connected(error, where) from error
-    connection = Connection(sock, where)
+    connection = Connection(sock, where, tick_s)
     greeting = endpoint.greeting()
     try:
         connection.send(greet(greeting), len(greeting))
@@ -200,7 +203,7 @@ def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.sock
         sock.settimeout(None)
         return sock
     host, port = endpoint.resolve() if endpoint.resolve else (endpoint.host, endpoint.port)
-    sock = socket.create_connection((host, port), timeout_s)
+    sock = _reach(host, port, timeout_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
@@ -213,6 +216,25 @@ def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.sock
         sock.close()
         raise
     return sock
+
+
+def _reach(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A TCP connection to the first of the host's addresses that answers. Leaves no socket behind if interrupted."""
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError(f"{host} has no address")
 
 
 def keep_alive(sock: socket.socket) -> None:

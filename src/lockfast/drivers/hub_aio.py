@@ -45,7 +45,13 @@ class Hub:
             self._subscribing = asyncio.create_task(self._subscribe(by), name="lockfast-subscribe")
             self._subscribing.add_done_callback(_seen)
         # Shielded: a cancelled waiter must not take the subscription away from the others.
-        return await asyncio.shield(self._subscribing)
+        subscribing = self._subscribing
+        try:
+            return await asyncio.shield(subscribing)
+        except asyncio.CancelledError:
+            if self._closed and subscribing.cancelled():
+                raise Misused("this client was closed while an acquire was waiting") from None
+            raise
 
     async def _subscribe(self, by: float) -> int:
         try:

@@ -65,4 +65,4 @@ class Ledger:
             return
         stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, sent_before=True)
         self.unconfirmed.pop(hold.ticket, None)
-        hold.end_leave(stood)
+        hold.end_leave(stood, told=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import wire
-from lockfast.drivers.connection import Connection, connect
+from lockfast.drivers.connection import TICK_S, Connection, connect
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_threads import Keeper
@@ -39,6 +39,7 @@ class Threads:
         self.env = Env(now, random.random, timeout_s)
         self._prefix = prefix
         self._label = label
+        self._tick_s = min(TICK_S, timeout_s / 8)
         self._attachment: Attachment | None = None
         self._attaching = threading.Lock()
         self._start()
@@ -181,7 +182,7 @@ class Threads:
     def connect(self, by: float) -> Connection:
         """A new connection. The embedded server is started, or started again, when it is not there."""
         if not self.endpoint.embedded:
-            connection = connect(self.endpoint, self.endpoint.path, by)
+            connection = connect(self.endpoint, self.endpoint.path, by, self._tick_s)
         else:
             with self._attaching:
                 if self._attachment is None:
@@ -190,12 +191,12 @@ class Threads:
                     self._attachment = embedded.attach()
                 attachment = self._attachment
             try:
-                connection = connect(self.endpoint, attachment.socket_path, by)
+                connection = connect(self.endpoint, attachment.socket_path, by, self._tick_s)
             except Unreachable as failure:
                 if not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
                     raise  # it is there, and does not answer
                 attachment.revive(wait_s=max(by - now(), 1.0))
-                connection = connect(self.endpoint, attachment.socket_path, by)
+                connection = connect(self.endpoint, attachment.socket_path, by, self._tick_s)
         self.env.connected = True
         return connection
 

@@ -42,7 +42,7 @@ def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
         hold.leave_sent = True  # it may be on its way
         keeper.finish(hold)
         raise
-    hold.end_leave(stood)
+    hold.end_leave(stood, told=True)
     if hold.why_lost:
         raise hold.loss()
 

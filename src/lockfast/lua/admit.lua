@@ -85,17 +85,20 @@ if place_ms == 0 then
   return {0, fence, due, 0}
 end
 local since = now
-local entry = redis.call('HGET', KEYS[3], ticket)
+local rank = redis.call('ZRANK', KEYS[2], ticket)
+local entry = rank and redis.call('HGET', KEYS[3], ticket)
 if entry then
   since = tonumber(string.match(entry, '^%d+ %d+ %d+ (%d+) '))
-else
+end
+if not rank then
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0
   redis.call('ZADD', KEYS[2], tonumber(last) + 1, ticket)
   waiting = waiting + 1
+  rank = redis.call('ZRANK', KEYS[2], ticket)
 end
 redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s %s %s', now + place_ms, weight, lease, since,
   ARGV[8], ARGV[5], ARGV[6]))
 redis.call('PEXPIREAT', KEYS[2], expiry())
 redis.call('PEXPIREAT', KEYS[3], expiry())
 save()
-return {0, fence, due, redis.call('ZRANK', KEYS[2], ticket) + 1}
+return {0, fence, due, rank + 1}

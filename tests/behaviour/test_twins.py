@@ -1,0 +1,80 @@
+"""The sides for threads and for asyncio have the same names and signatures."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import lockfast.aio
+import lockfast.sync
+
+CLASSES = ["Lockfast", "Lock", "Grant"]
+AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"}
+OTHER_NAMES = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
+SPECIAL = {"__enter__", "__exit__", "__call__", "__init__", "__repr__"}
+
+
+def public(kind: type) -> dict[str, Any]:
+    """What users see of a class, under the names of the side for threads."""
+    found = {}
+    for name in dir(kind):
+        common = OTHER_NAMES.get(name, name)
+        if common in SPECIAL or not common.startswith("_"):
+            found[common] = inspect.getattr_static(kind, name)
+    return found
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_both_sides_have_the_same_members(name: str) -> None:
+    assert set(public(getattr(lockfast.sync, name))) == set(public(getattr(lockfast.aio, name)))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_both_sides_have_the_same_signatures(name: str) -> None:
+    theirs = public(getattr(lockfast.aio, name))
+    compared = set()
+    for member, mine in public(getattr(lockfast.sync, name)).items():
+        other = theirs[member]
+        assert type(mine) is type(other), member
+        if not inspect.isfunction(mine):
+            continue
+        mine_signature, other_signature = inspect.signature(mine), inspect.signature(other)
+        if name == "Grant" and member == "__init__":
+            continue  # made by the library only; it is given the driver of its side
+        assert mine_signature == other_signature, member
+        compared.add(member)
+    assert compared >= {"__repr__"}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_may_wait_is_awaited_and_nothing_else(name: str) -> None:
+    for member, mine in public(getattr(lockfast.sync, name)).items():
+        if not inspect.isfunction(mine):
+            continue
+        other = public(getattr(lockfast.aio, name))[member]
+        assert not inspect.iscoroutinefunction(mine)
+        expected = member in AWAITED or member in {"__enter__", "__exit__"}
+        assert inspect.iscoroutinefunction(other) is expected, member
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_everything_public_says_what_it_is(name: str) -> None:
+    for module in (lockfast.sync, lockfast.aio):
+        kind = getattr(module, name)
+        assert kind.__doc__
+        for member, value in public(kind).items():
+            if member.startswith("__") or member in {"name", "lease", "wait"}:
+                continue
+            assert inspect.getdoc(value), f"{module.__name__}.{name}.{member}"
+
+
+def test_modules_offer_the_same_classes() -> None:
+    for module in (lockfast.sync, lockfast.aio):
+        own = {
+            name
+            for name, value in vars(module).items()
+            if inspect.isclass(value) and value.__module__ == module.__name__ and not name.startswith("_")
+        }
+        assert own == set(CLASSES)

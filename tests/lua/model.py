@@ -1,0 +1,106 @@
+"""The admission protocol in plain Python, for one name: what the scripts are compared with.
+
+Nobody listens to pushes here, so that a grant lasts no longer than the place it came from unless its own client asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Place:
+    ticket: str
+    weight: int
+    lease: int
+    seen: int
+    end: int
+
+
+@dataclass
+class Hold:
+    fence: int
+    weight: int
+    end: int
+
+
+@dataclass
+class Model:
+    limit: int
+    now_us: int = 0
+    fence: int = 0
+    holders: dict[str, Hold] = field(default_factory=dict)
+    queue: list[Place] = field(default_factory=list)
+    tombstones: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def now(self) -> int:
+        return self.now_us // 1000
+
+    @property
+    def used(self) -> int:
+        return sum(hold.weight for hold in self.holders.values())
+
+    def admit(self, ticket: str, weight: int, lease: int, place: int, seen: int) -> tuple[int, int, int, int]:
+        self._settle(ticket)
+        if hold := self.holders.get(ticket):
+            return 1, hold.fence, hold.end - self.now, 0
+        if ticket in self.tombstones and max(self.tombstones.values()) > self.now:
+            return -1, self.fence, 0, 0
+        if not self.queue and self.used + weight <= self.limit:
+            self._grant(ticket, weight, self.now + lease, seen)
+            return 1, self.fence, lease, 0
+        due = min((hold.end for hold in self.holders.values()), default=self.now) - self.now
+        if not place:
+            return 0, self.fence, due, 0
+        mine = next((queued for queued in self.queue if queued.ticket == ticket), None)
+        if mine is None:
+            mine = Place(ticket, weight, lease, seen, 0)
+            self.queue.append(mine)
+        mine.end, mine.lease, mine.seen = self.now + place, lease, seen
+        return 0, self.fence, due, self.queue.index(mine) + 1
+
+    def leave(self, ticket: str, lease: int, unsure: bool) -> int:
+        found = 0
+        if self.holders.pop(ticket, None):
+            found = 1
+        for queued in self.queue:
+            if queued.ticket == ticket:
+                self.queue.remove(queued)
+                found = 2
+                break
+        if not found or unsure:
+            self.tombstones = {ticket: end for ticket, end in self.tombstones.items() if end > self.now}
+            self.tombstones[ticket] = self.now + lease
+        self._settle("")
+        return found
+
+    def renew(self, ticket: str, fence: int, lease: int) -> list[int]:
+        hold = self.holders.get(ticket)
+        if hold is None or hold.fence != fence or hold.end <= self.now:
+            return [0, 0]
+        hold.end = max(hold.end, self.now + lease)
+        return [1, hold.end - self.now]
+
+    def _settle(self, asker: str) -> None:
+        self.holders = {ticket: hold for ticket, hold in self.holders.items() if hold.end > self.now}
+        while self.queue and self.used < self.limit:
+            head = self.queue[0]
+            if head.end <= self.now:
+                self.queue.pop(0)
+            elif self.used + head.weight > self.limit:
+                break
+            else:
+                self.queue.pop(0)
+                end = self.now + head.lease
+                self._grant(head.ticket, head.weight, end if head.ticket == asker else min(end, head.end), head.seen)
+
+    def _grant(self, ticket: str, weight: int, end: int, seen: int) -> None:
+        self.fence = max(self.fence + 1, seen + 1, self.now_us)
+        self.holders[ticket] = Hold(self.fence, weight, end)
+
+    def living_holders(self) -> dict[str, int]:
+        return {ticket: hold.weight for ticket, hold in self.holders.items() if hold.end > self.now}
+
+    def living_waiters(self) -> list[str]:
+        return [queued.ticket for queued in self.queue if queued.end > self.now]

@@ -1,0 +1,131 @@
+"""The scripts and a plain model of the protocol go the same random ways, and agree at every step."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lua.model import Model
+from lua.scripts import Named, Scripts
+
+if TYPE_CHECKING:
+    from kit.servers import Server
+
+STEPS = 250
+
+
+class Walk:
+    """One random way: six actors, each with a ticket of its own until it has left for good."""
+
+    def __init__(self, name: Named, seed: int) -> None:
+        self.name = name
+        self.model = Model(name.limit)
+        self.random = random.Random(seed)
+        self.tickets = [f"t{i}" for i in range(6)]
+        self.weights = dict.fromkeys(self.tickets, 1)
+        self.fences: dict[str, int] = {}
+        self.granted: list[int] = []
+        self.trace: list[str] = []
+
+    def step(self) -> None:
+        pick = self.random
+        self.name.scripts.pass_ms(pick.choice([0, 0, 0.3, 1, 50, 400, 1500]))
+        self.model.now_us = self.name.scripts.clock_us
+        actor = pick.randrange(len(self.tickets))
+        ticket = self.tickets[actor]
+        lease = pick.choice([700, 3000])
+        match pick.choice(["admit", "admit", "admit", "leave", "renew"]):
+            case "admit":
+                place, seen = pick.choice([0, 500, 2000]), pick.choice([0, 0, self.model.fence + 5])
+                weight = self.weights[ticket]
+                self.trace.append(f"admit {ticket} weight={weight} lease={lease} place={place} seen={seen}")
+                theirs = tuple(self.name.admit(ticket, weight=weight, lease=lease, place=place, seen=seen))
+                ours = self.model.admit(ticket, weight, lease, place, seen)
+                self.agree(theirs, ours)
+                if ours[0] == 1 and self.fences.get(ticket) != ours[1]:
+                    self.fences[ticket] = ours[1]
+                    self.granted.append(ours[1])
+            case "leave":
+                unsure = pick.random() < 0.3
+                self.trace.append(f"leave {ticket} lease={lease} unsure={unsure}")
+                self.agree(self.name.leave(ticket, lease=lease, unsure=unsure), self.model.leave(ticket, lease, unsure))
+                if pick.random() < 0.7:
+                    self.tickets[actor] = f"{ticket}'"
+                    self.weights[self.tickets[actor]] = pick.randint(1, self.name.limit)
+            case "renew":
+                fence = self.fences.get(ticket, 1) + pick.choice([0, 0, 0, 1])
+                self.trace.append(f"renew {ticket} {fence} lease={lease}")
+                self.agree(self.name.renew(ticket, fence, lease), self.model.renew(ticket, fence, lease))
+        seen_now = self.name.inspect()
+        held = {holder.ticket: holder.weight for holder in seen_now.holders}
+        self.agree(held, self.model.living_holders())
+        self.agree([waiter.ticket for waiter in seen_now.waiters], self.model.living_waiters())
+        assert sum(held.values()) <= self.name.limit, self.trace[-20:]
+
+    def agree(self, theirs: object, ours: object) -> None:
+        assert theirs == ours, "the last steps were:\n" + "\n".join(self.trace[-20:])
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_scripts_and_model_agree(clocked: Scripts, limit: int, seed: int) -> None:
+    walk = Walk(clocked.name("walk", kind="lock" if limit == 1 else "semaphore", limit=limit), seed)
+    for _ in range(STEPS):
+        walk.step()
+    assert len(walk.granted) > STEPS / 20, "the walk went nowhere interesting"
+    if limit == 1:
+        assert walk.granted == sorted(set(walk.granted)), "fences of a lock grow in the order of its grants"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_quick_way_does_just_what_the_rest_of_the_script_would(server: Server, seed: int) -> None:
+    """Mostly alone, sometimes two: the same calls to both spellings of the scripts leave the same in all keys."""
+    with Scripts(server, clocked=True) as quick, Scripts(server, clocked=True, quick=False) as slow:
+        pick = random.Random(seed)
+        names = [quick.name("quick"), slow.name("slow")]
+        slow.clock_us = quick.clock_us
+        fences = {"a": 0, "b": 0}
+        for step in range(150):
+            passed_ms = pick.choice([0, 0.2, 1, 40, 2500])
+            for name in names:
+                name.scripts.pass_ms(passed_ms)
+            ticket = "b" if pick.random() < 0.2 else "a"
+            lease = pick.choice([1000, 5000])
+            answers: list[object]
+            match pick.choice(["admit", "admit", "leave", "leave", "renew"]):
+                case "admit":
+                    place, seen = pick.choice([0, 900]), pick.choice([0, fences[ticket], quick.clock_us + 10**9])
+                    owner = pick.choice(["host 1", "host 2 a label, with 100 % and ü"])
+                    admitted = [n.admit(ticket, lease=lease, place=place, seen=seen, owner=owner) for n in names]
+                    fences[ticket] = admitted[0].fence
+                    answers = list(admitted)
+                case "leave":
+                    unsure, note = pick.random() < 0.1, pick.choice(["", "", "", "me/1 why"])
+                    answers = [name.leave(ticket, lease=lease, unsure=unsure, note=note) for name in names]
+                case _:
+                    answers = [name.renew(ticket, fences[ticket], lease) for name in names]
+            assert answers[0] == answers[1], f"step {step}"
+            assert names[0].everything() == names[1].everything(), f"step {step}"
+
+
+def test_quick_way_keeps_the_expiry_that_the_rest_of_the_script_would_set_or_a_later_one(server: Server) -> None:
+    def ttls(name: Named) -> list[int]:
+        found = []
+        for ticket, lease in (("a", 1000), ("b", 60_000), ("c", 7 * 86_400_000)):
+            name.admit(ticket, lease=lease)
+            found.append(name.scripts.wire.call("PTTL", name.keys[0]))
+            name.leave(ticket, lease=lease)
+            found.append(name.scripts.wire.call("PTTL", name.keys[0]))
+        return found
+
+    with Scripts(server) as quick, Scripts(server, quick=False) as slow:
+        for name in (quick.name("quick"), slow.name("slow")):
+            name.admit("first", lease=1000)  # a name that is known already: only then there is a quick way
+            name.leave("first", lease=1000)
+        mine, other = ttls(quick.name("quick")), ttls(slow.name("slow"))
+    tolerance_ms = 200  # calls made at different times on a busy machine
+    for i, lease in enumerate((1000, 60_000, 7 * 86_400_000)):
+        assert abs(mine[2 * i] - other[2 * i]) <= tolerance_ms
+        assert other[2 * i + 1] - tolerance_ms <= mine[2 * i + 1] <= other[2 * i + 1] + lease + tolerance_ms
