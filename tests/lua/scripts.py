@@ -200,4 +200,4 @@ def without_quick_way(script: str, text: str) -> str:
     header = header_of(script)
     quick = before.removeprefix(header)
     assert "return" in quick, "no quick way was found to cut"
-    return header + shared + after
+    return header + "local raw = redis.call('GET', KEYS[1])\n" + shared + after
