@@ -190,9 +190,7 @@ def _raise_first(answers: list[Any], still_waiting: Sequence[Connection] = ()) -
         raise errors[0]
 
 
-def _slice(
-    by_worker: list[list[tuple[float, float]]], server: Server, start_at: float, end_at: float
-) -> Slice:
+def _slice(by_worker: list[list[tuple[float, float]]], server: Server, start_at: float, end_at: float) -> Slice:
     everything = sorted((*section, worker) for worker, own in enumerate(by_worker) for section in own)
     # After the end the queue drains with fewer and fewer waiters: that is no longer what is measured.
     inside = [section for section in everything if start_at <= section[0] <= end_at]

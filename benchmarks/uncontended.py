@@ -230,9 +230,7 @@ def calibrate(run: Pairs, slice_s: float) -> int:
     return max(2, round(slice_s / took_s * 2)) * TASKS
 
 
-def measure(
-    runs: dict[str, Pairs], server: Server, mode: str, rounds: int, slice_s: float, seed: int
-) -> Samples:
+def measure(runs: dict[str, Pairs], server: Server, mode: str, rounds: int, slice_s: float, seed: int) -> Samples:
     """Microseconds per pair, of every contestant in every round."""
     allowed = os.sched_getaffinity(0)
     cpus = {max(allowed)} if mode == "pinned" else allowed
@@ -268,10 +266,7 @@ def print_samples(samples: Samples) -> None:
 
 
 def goals(samples: Samples) -> list[Goal]:
-    return [
-        Goal(f"{ours} / {theirs}", ratios(samples, theirs, ours), ">=", bound)
-        for ours, theirs, bound in TARGETS
-    ]
+    return [Goal(f"{ours} / {theirs}", ratios(samples, theirs, ours), ">=", bound) for ours, theirs, bound in TARGETS]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

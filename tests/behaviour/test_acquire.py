@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from behaviour.queueing import PATIENCE_S, holder, queued, wait_queued, waiting
 from kit.servers import wait_until
 from lockfast import LockfastError, NotAcquired
+from lockfast.flows import asks
+from lockfast.flows.effects import Env
+from lockfast.flows.scripts import Bound
+from lockfast.names import make
 from lua.scripts import Scripts
 
 if TYPE_CHECKING:
@@ -132,7 +136,9 @@ def test_free_lock_is_acquired_with_no_wait_at_all(lf: Lockfast, name: str) -> N
         pass
 
 
-def test_waiters_are_served_in_the_order_in_which_they_came(side: Side, server: Server, lf: Lockfast, name: str) -> None:
+def test_waiters_are_served_in_the_order_in_which_they_came(
+    side: Side, server: Server, lf: Lockfast, name: str
+) -> None:
     clients = [lf, side.client(server.url), side.client(server.url)]
     served: list[int] = []
 
@@ -159,9 +165,7 @@ def wait_listening(proxy: Proxy) -> None:
     proxy.wait_until(lambda: any(request.answered for request in proxy.seen("EVALSHA", since=subscribed)))
 
 
-def test_next_holder_is_known_the_moment_the_release_returns(
-    side: Side, proxy: Proxy, lf: Lockfast, name: str
-) -> None:
+def test_next_holder_is_known_the_moment_the_release_returns(side: Side, proxy: Proxy, lf: Lockfast, name: str) -> None:
     """Decided inside the release: the next one's client has heard nothing and done nothing yet."""
     pushes = proxy.when_push(times=None).delay()
     first = lf.lock(name).acquire()
@@ -259,6 +263,26 @@ def test_first_acquires_of_a_lock_object_at_the_same_moment_all_ask_for_it(side:
 
         for worker in [side.spawn(use) for _ in range(8)]:
             worker.result()
+
+
+def test_request_of_a_lock_object_is_whole_before_another_thread_can_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same at its worst moment: another thread asks while the first is still making what they will share."""
+    ask = asks.lock(make("lockfast", ("x",)), 30)
+    env = Env(time.monotonic, lambda: 0.0, 2.0)
+    sent: list[str] = []
+
+    class Interrupted(Bound):
+        __slots__ = ()
+
+        def __init__(self, *given: Any) -> None:
+            if not sent:
+                sent.append("")
+                sent.append(ask.admit(env).script.name)
+            super().__init__(*given)
+
+    monkeypatch.setattr(asks, "Bound", Interrupted)
+    assert ask.admit(env).script.name == "admit"
+    assert sent == ["", "admit"]
 
 
 def test_holder_that_asks_again_waits_for_itself(lf: Lockfast, name: str) -> None:

@@ -111,6 +111,33 @@ def test_acquires_in_any_state_are_told_and_leave_the_queue(
     wait_until(lambda: server.connections() <= 2, what="only the other client to be connected")
 
 
+def test_close_at_any_turn_of_the_loop_tells_everybody_and_leaves_no_connection(
+    aside: AsyncioSide, server: Server, name: str
+) -> None:
+    async def run() -> None:
+        async with AsyncioLockfast(server.url) as other, other.lock(name) as grant:
+            before = server.connections()
+            for turns in range(40):
+                lf = AsyncioLockfast(server.url)
+                tasks = [asyncio.create_task(lf.lock(name).acquire()) for _ in range(3)]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await lf.aclose()
+                async with asyncio.timeout(PATIENCE_S):
+                    ends = await asyncio.gather(*tasks, return_exceptions=True)
+                assert {type(end) for end in ends} == {Misused}, f"closed after {turns} turns"
+            seen = await other.inspect(name)
+            assert [waiter.ticket for waiter in seen.waiters] == []
+            assert [holder.ticket for holder in seen.holders] == [grant.ticket]
+            for _ in range(100):
+                if server.connections() == before:
+                    break
+                await asyncio.sleep(0.01)
+            assert server.connections() == before, "connections were left open, or opened, after aclose()"
+
+    aside.run(run())
+
+
 def test_closed_client_says_so(side: Side, server: Server, name: str) -> None:
     lf = side.client(server.url)
     lock = lf.lock(name)
@@ -142,7 +169,9 @@ def test_client_that_was_closed_unused_says_so_too(side: Side, server: Server, n
         lf.lock(name).acquire()
 
 
-def test_block_whose_client_is_closed_inside_ends_quietly(side: Side, server: Server, other: Lockfast, name: str) -> None:
+def test_block_whose_client_is_closed_inside_ends_quietly(
+    side: Side, server: Server, other: Lockfast, name: str
+) -> None:
     lf = side.client(server.url)
     with lf.lock(name):
         lf.close()

@@ -122,9 +122,7 @@ def test_client_of_threads_can_be_used_anew_in_the_child(server: Server, name: s
         lock.acquire().release()
 
 
-def test_client_of_asyncio_says_that_it_belongs_to_the_parent(
-    aside: AsyncioSide, server: Server, name: str
-) -> None:
+def test_client_of_asyncio_says_that_it_belongs_to_the_parent(aside: AsyncioSide, server: Server, name: str) -> None:
     lf = aside.client(server.url)
     with lf.lock(name):
         mine = native(aside, lf)
@@ -163,16 +161,15 @@ def test_closing_the_client_in_the_child_takes_nothing_from_the_parent(
 def test_child_of_a_child_can_lock_too(server: Server, name: str) -> None:
     from lockfast import Lockfast as SyncLockfast
 
-    with SyncLockfast(server.url) as lf:
-        with lf.lock(name):
+    with SyncLockfast(server.url) as lf, lf.lock(name):
 
-            def grandchild() -> None:
-                with lf.lock(name, "grandchild"):
-                    pass
+        def grandchild() -> None:
+            with lf.lock(name, "grandchild"):
+                pass
 
-            def child() -> None:
-                with lf.lock(name, "child") as own:
-                    in_child(grandchild)
-                    assert own.held
+        def child() -> None:
+            with lf.lock(name, "child") as own:
+                in_child(grandchild)
+                assert own.held
 
-            in_child(child)
+        in_child(child)

@@ -6,7 +6,7 @@ import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -248,9 +248,9 @@ def test_wait_lost_ends_when_the_grant_is_released_meanwhile(side: Side, lf: Loc
     assert time.monotonic() - start < 2, "it went on waiting for something that cannot come any more"
 
 
-def watched(grant: object) -> bool:
+def watched(grant: Any) -> bool:
     hold = getattr(grant, "twin_of", grant)._hold
-    return bool(hold.on_loss)
+    return bool(hold.on_end)
 
 
 def test_grant_shows_itself_without_secrets(side: Side, server: Server, name: str) -> None:

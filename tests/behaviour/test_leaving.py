@@ -67,7 +67,9 @@ def test_cancelled_task_leaves_the_queue_and_the_next_is_served(
     assert queued(lf, name) == []
 
 
-def test_tasks_cancelled_at_any_moment_leave_nothing(aside: AsyncioSide, server: Server, lf: Lockfast, name: str) -> None:
+def test_tasks_cancelled_at_any_moment_leave_nothing(
+    aside: AsyncioSide, server: Server, lf: Lockfast, name: str
+) -> None:
     async def run() -> None:
         async with AsyncioLockfast(server.url) as client:
             for turns in range(40):

@@ -125,7 +125,13 @@ def test_inspect_shows_no_hold_whose_lease_has_ended(server: Server, lf: Lockfas
 
 
 def test_names_passes_over_what_others_keep_under_the_same_prefix(server: Server, lf: Lockfast, name: str) -> None:
-    for key in (b"lockfast:{}", b"lockfast:{a|}", b"lockfast:{%00}", b"lockfast:{\xff}", b"lockfast:{" + b"n" * 5000 + b"}"):
+    for key in (
+        b"lockfast:{}",
+        b"lockfast:{a|}",
+        b"lockfast:{%00}",
+        b"lockfast:{\xff}",
+        b"lockfast:{" + b"n" * 5000 + b"}",
+    ):
         server.command("SET", key, "theirs")
     server.command("RPUSH", "lockfast:{list}", "theirs")
     server.command("SET", "lockfast:{text}", "theirs")

@@ -122,9 +122,8 @@ def run_block(aside: AsyncioSide, server: Server, name: str, body: Any, **option
     """Runs `body(grant)` in an `async with`, in a task of its own; returns its result and what asyncio says of it."""
 
     async def run() -> Any:
-        async with AsyncioLockfast(server.url) as lf:
-            async with lf.lock(name, lease=0.1, renew=False, **options) as grant:
-                return await body(grant)
+        async with AsyncioLockfast(server.url) as lf, lf.lock(name, lease=0.1, renew=False, **options) as grant:
+            return await body(grant)
 
     return aside.run(run())
 

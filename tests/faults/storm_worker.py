@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LEASE_S = 8.0
 WAIT_S = 30.0
-OPTIONS = {"timeout": 0.6}  # a lost message is noticed after half of it
+OPTIONS = {"timeout": 0.3}  # a lost message is noticed after half of it
 
 
 def note(out: TextIO, name: str, grant: GrantView, start: float) -> None:

@@ -73,6 +73,27 @@ def test_server_clock_that_jumps_back_neither_doubles_a_hold_nor_blocks_a_living
         assert eyes_on(server).is_free("name")
 
 
+def test_server_clock_that_jumps_back_and_forth_does_not_deceive_the_holder(
+    faketime_server: Server, side: Side
+) -> None:
+    """F52: what a clock behind its time says is left of a lease is not believed: it may catch up at any moment.
+
+    When it does, the lease is over at once, and the holder must hear of it within its lease, by a renewal.
+    """
+    with side.client(faketime_server.url) as lf, side.client(faketime_server.url) as other:
+        grant = lf.lock("name", lease=0.9).acquire()
+        faketime_server.clock_shift(-100)
+        before = grant.deadline
+        wait_until(lambda: grant.deadline > before, what="renewed in the old time")
+        faketime_server.clock_shift(60)
+        began = now()
+        after = other.lock("name", lease=30).acquire(wait=10)
+        assert grant.wait_lost(10)
+        assert now() - began < 0.9 + 1
+        assert after.fence > grant.fence
+        after.release()
+
+
 def test_dead_holder_of_a_server_whose_clock_jumped_back_blocks_for_the_step_at_most(
     faketime_server: Server, side: Side
 ) -> None:
@@ -106,7 +127,7 @@ def test_fence_grows_although_the_server_lost_its_data_and_its_clock_went_back(
 def test_wall_clock_of_a_client_changes_nothing(
     server: Server, side: Side, start_actor: StartActor, eyes: Eyes, tmp_path: Path, name: str, step_s: float
 ) -> None:
-    """F53: a client's wall clock steps an hour while it holds, and while it waits: only the clock that never steps counts."""
+    """F53: a client's wall clock steps an hour while it holds and while it waits: only steady time counts."""
     clock = tmp_path / "clock"
     set_clock(clock, 0)
     client = start_actor(side.name, server.url, env=faketime_env(clock))

@@ -134,9 +134,7 @@ def test_ctrl_c_with_the_reply_under_way_leaves_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side_name", ["threads", "asyncio"])
-def test_ctrl_c_with_the_request_under_way_leaves_nothing(
-    proxy: Proxy, eyes: Eyes, name: str, side_name: str
-) -> None:
+def test_ctrl_c_with_the_request_under_way_leaves_nothing(proxy: Proxy, eyes: Eyes, name: str, side_name: str) -> None:
     """F34: the request arrives after the caller is gone; the `leave` behind it undoes it."""
     late = proxy.when("EVALSHA", containing=name).delay_request()
     with Script(program(side_name, ACQUIRES["acquire"]), proxy.url, name) as script:
@@ -173,9 +171,7 @@ def test_ctrl_c_while_queued_gives_up_the_place(server: Server, eyes: Eyes, name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side_name", ["threads", "asyncio"])
-def test_ctrl_c_with_a_release_under_way_gives_it_back(
-    proxy: Proxy, eyes: Eyes, name: str, side_name: str
-) -> None:
+def test_ctrl_c_with_a_release_under_way_gives_it_back(proxy: Proxy, eyes: Eyes, name: str, side_name: str) -> None:
     """F34: the request of the release is cut off; it is finished behind the interrupt's back, or by the request."""
     release = {
         "threads": "grant = lf.lock(sys.argv[2], lease=30).acquire(); print('held', flush=True); grant.release()",
@@ -194,7 +190,9 @@ def test_ctrl_c_with_a_release_under_way_gives_it_back(
 
 
 @pytest.mark.slow
-def test_grant_that_nobody_can_release_any_more_is_given_back(server: Server, side: Side, eyes: Eyes, name: str) -> None:
+def test_grant_that_nobody_can_release_any_more_is_given_back(
+    server: Server, side: Side, eyes: Eyes, name: str
+) -> None:
     """F40: the owner thread has ended and the grant is gone with it: it is not renewed for ever, nor for a lease."""
     with side.client(server.url) as lf:
 

@@ -137,9 +137,7 @@ def test_lost_reply_of_a_release_leaves_the_next_holder_alone(
 
 
 @pytest.mark.parametrize("outage", ["refuse", "blackhole"])
-def test_release_in_an_outage_can_be_called_again(
-    proxy: Proxy, side: Side, eyes: Eyes, name: str, outage: str
-) -> None:
+def test_release_in_an_outage_can_be_called_again(proxy: Proxy, side: Side, eyes: Eyes, name: str, outage: str) -> None:
     """F6: Unreachable, and the ticket is kept; after the heal the same call works and is no "lost"."""
     with warmed(side, proxy.url) as lf:
         grant = lf.lock(name, lease=30).acquire()
@@ -174,9 +172,7 @@ def test_block_that_ends_in_an_outage_does_not_raise_and_is_finished_later(
         eyes.wait_free(name)
 
 
-def test_close_after_an_outage_finishes_what_was_not_confirmed(
-    proxy: Proxy, side: Side, eyes: Eyes, name: str
-) -> None:
+def test_close_after_an_outage_finishes_what_was_not_confirmed(proxy: Proxy, side: Side, eyes: Eyes, name: str) -> None:
     """F6: a program that ends right after the outage does not leave the name to the lease."""
     lf = warmed(side, proxy.url)
     with lf.lock(name, lease=30):

@@ -94,9 +94,7 @@ def test_renewal_that_the_server_refuses_is_tried_until_the_deadline(proxy: Prox
         grant.check()
 
 
-def test_late_answer_of_a_renewal_does_not_revive_a_lost_hold(
-    proxy: Proxy, side: Side, eyes: Eyes, name: str
-) -> None:
+def test_late_answer_of_a_renewal_does_not_revive_a_lost_hold(proxy: Proxy, side: Side, eyes: Eyes, name: str) -> None:
     """F50: the server has renewed, the answer comes after the local deadline: lost is lost."""
     with side.client(proxy.url, timeout=10) as lf:
         grant = lf.lock(name, lease=0.6).acquire()

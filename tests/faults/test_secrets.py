@@ -67,7 +67,9 @@ def test_wrong_password_is_refused_and_shown_nowhere(
         with side.client(url) as lf:
             lock = lf.lock("name")
             inside: Any = getattr(lf, "twin_of", lf)
-            places[f"repr of {url[8:12]}"] = repr((lf, lock, vars(inside), vars(inside._driver), inside._driver.endpoint))
+            places[f"repr of {url[8:12]}"] = repr(
+                (lf, lock, vars(inside), vars(inside._driver), inside._driver.endpoint)
+            )
             for attempt in (lock.try_acquire, lambda: lf.lock("name", wait=10).acquire()):  # noqa: B023 - called at once
                 began = now()
                 with pytest.raises(Refused) as caught:
@@ -129,9 +131,7 @@ def test_trusted_certificate_works(fresh_server: FreshServer, side: Side) -> Non
 @pytest.mark.slow
 @pytest.mark.needs_redis
 @pytest.mark.parametrize("certificate", ["valid", "expired"])
-def test_certificate_that_is_not_trusted_is_told_fast(
-    fresh_server: FreshServer, side: Side, certificate: str
-) -> None:
+def test_certificate_that_is_not_trusted_is_told_fast(fresh_server: FreshServer, side: Side, certificate: str) -> None:
     """F25: the wrong authority, or expired: told at once, whatever the patience: it will not get better by waiting."""
     server, authority = fresh_server("redis", tls=certificate), fresh_server("redis", tls="valid")
     url = trusting(server, server if certificate == "expired" else authority)

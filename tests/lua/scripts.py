@@ -1,7 +1,7 @@
 """The scripts straight on a server, by hand, with the arguments spelled out and a clock of the test's own if it wants.
 
-    name = Scripts(server).name("orders", limit=4)
-    name.admit("a", weight=2)      # Admitted(code=1, fence=…, ms=30000, position=0)
+name = Scripts(server).name("orders", limit=4)
+name.admit("a", weight=2)      # Admitted(code=1, fence=…, ms=30000, position=0)
 """
 
 from __future__ import annotations
@@ -140,9 +140,7 @@ class Named:
     def leave_request(
         self, ticket: str, *, lease: int = LEASE_MS, unsure: bool = False, note: str = ""
     ) -> tuple[Argument, ...]:
-        return self.scripts.request(
-            "leave", self.keys, ticket=ticket, lease_ms=lease, unsure=int(unsure), note=note
-        )
+        return self.scripts.request("leave", self.keys, ticket=ticket, lease_ms=lease, unsure=int(unsure), note=note)
 
     def renew(self, ticket: str, fence: int, lease: int = LEASE_MS) -> list[int]:
         reply: list[int] = self.scripts.call("renew", self.keys, ticket=ticket, fence=fence, lease_ms=lease)

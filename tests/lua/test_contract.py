@@ -56,7 +56,9 @@ def test_shared_part_describes_the_five_keys_that_names_have() -> None:
 def test_every_key_is_written_as_one_of_KEYS(script: str) -> None:  # noqa: N802 - it is spelled so
     text = code_of(getattr(scripts, script.upper()).text)
     calls = re.findall(r"redis\.p?call\('([A-Z]+)'(?:, ([^,)]+))?", text)
-    assert len(calls) == len(re.findall(r"redis\.p?call\(", text)), "a command is spelled in a way this test cannot read"
+    assert len(calls) == len(re.findall(r"redis\.p?call\(", text)), (
+        "a command is spelled in a way this test cannot read"
+    )
     for command, first in calls:
         assert command in WITHOUT_KEYS or re.fullmatch(r"KEYS\[\d\]", first), f"{command} {first}"
 

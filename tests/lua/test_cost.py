@@ -70,7 +70,9 @@ def test_ended_lease_is_passed_on_at_the_same_cost(server: Server, clocked: Scri
     assert work[0] == work[1]
 
 
-def test_full_server_refuses_to_admit_and_still_renews_and_lets_go(fresh_server: FreshServer, server_kind: Kind) -> None:
+def test_full_server_refuses_to_admit_and_still_renews_and_lets_go(
+    fresh_server: FreshServer, server_kind: Kind
+) -> None:
     server = fresh_server(server_kind)
     with Scripts(server) as scripts:
         lock = scripts.name("n")
@@ -79,9 +81,9 @@ def test_full_server_refuses_to_admit_and_still_renews_and_lets_go(fresh_server:
         lock.admit("waiting")
         part = shared.admit("a", weight=2)
         server.command("CONFIG", "SET", "maxmemory", "1")
-        for ask in (lambda: lock.admit("b"), lambda: shared.admit("b")):
+        for name in (lock, shared):
             with pytest.raises(ServerError, match="OOM"):
-                ask()
+                name.admit("b")
         assert lock.renew("a", held.fence, 60_000)[0] == 1
         assert shared.renew("a", part.fence, 60_000)[0] == 1
         assert lock.leave("a") == 1

@@ -194,5 +194,3 @@ def test_renewed_grant_that_nobody_heard_has_a_full_lease(lock: Named) -> None:
     answer = lock.admit("b")
     assert answer.ms == PLACE_MS
     assert lock.renew("b", answer.fence) == [1, LEASE_MS]
-
-

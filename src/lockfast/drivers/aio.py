@@ -92,10 +92,10 @@ class Asyncio:
                 elif effect.behind:
                     self._undo(effect, lane)
                 else:
-                    lane = self._link
-                    if lane is None or not lane.usable:
-                        lane = None
-                        lane = await self._linked(effect.by)
+                    link = self._link
+                    if link is None or not link.usable:
+                        link = await self._linked(effect.by)
+                    lane = link
                     answer = await self._request(lane, effect)
                     if type(answer) is wire.ReplyError:
                         answer = await self._retold(lane, effect, answer)
@@ -124,7 +124,7 @@ class Asyncio:
         If the line is broken, it is brought over a new one in the background, within the client's time-out.
         """
         # Written here and now: the loop may be about to end, and with it every task that has not begun.
-        sent = self._request(lane, call) if lane is not None else None
+        sent = lane.request(wire.eval_text(call), now() + self.env.timeout_s) if lane is not None else None
         task = asyncio.get_running_loop().create_task(self._see_undone(call, sent), name="lockfast-undo")
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)

@@ -191,6 +191,22 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
     return connection
 
 
+def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> Connection:
+    """A connection on which a request follows the greeting at once: it will run, whenever the server answers."""
+    where = endpoint.where
+    try:
+        connection = Connection(_open(endpoint, socket_path, max(by - now(), 0.01)), where)
+    except OSError as error:
+        raise not_connected(error, where) from error
+    greeting = endpoint.greeting()
+    try:
+        connection.send(greet(greeting) + request, len(greeting) + 1)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.socket:
     if socket_path:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -2,7 +2,7 @@
 
 A task that is cancelled leaves its place in the line of expected replies, so nothing can get out of step. A link on
 which a request was not answered in time is retired: nothing new goes there, except the `leave` that undoes what
-was sent; it is then half-closed, so that what was written still runs.
+was sent; it stays open until it is owed nothing more, so that what was written still runs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
 
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
-UNDO_S = 1.0  # how long a retired link stays open for the `leave` that undoes what was sent on it
-LINGER_S = 10.0  # how long a half-closed one waits for the server to read what was sent
+LINGER_S = 60.0  # how long a retired link waits for the replies that it is owed
 
 # What is owed: the future of one reply and when to stop waiting for it; None for a reply that nobody reads.
 Owed = tuple["asyncio.Future[Any]", float] | None
@@ -128,23 +127,11 @@ class Link(asyncio.Protocol):
             self._alarm = self._loop.call_later(min(next_by - moment, LOOK_S), self._look)
 
     def retire(self) -> None:
-        """Use it for nothing new, except to undo what was sent here."""
+        """Use it for nothing new, except to undo what was sent here. It stays open so that what was written runs."""
         if self.usable:
             self.usable = False
             self._on_end(self)
-            self._loop.call_later(UNDO_S, self._say_goodbye)
-
-    def _say_goodbye(self) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if not self._owed or not transport.can_write_eof():
-            self.close()
-            return
-        if self._out:
-            self._flush()
-        transport.write_eof()
-        self._loop.call_later(LINGER_S, self.close)
+            self._loop.call_later(LINGER_S, self.close)
 
     def close(self) -> None:
         """Close, after what was written has been sent."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import wire
-from lockfast.drivers.connection import TICK_S, Connection, connect
+from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_threads import Keeper
@@ -58,7 +58,8 @@ class Threads:
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
-        lane: Connection | None = None  # where this flow's unanswered request went out
+        lane: Connection | None = None  # where the request is, or went out without an answer
+        unanswered: list[Connection] = []  # the same for earlier tries of this flow
         answer: Any = None
         error: BaseException | None = None
         try:
@@ -73,16 +74,15 @@ class Threads:
                     if type(effect) is not Call:
                         answer = self._perform(effect)
                         continue
-                    if effect.behind:
-                        undone, lane = lane, None
-                        self._undo(effect, undone)
-                        continue
                     if lane is not None:
-                        self._let_go(lane)
+                        unanswered.append(lane)
+                        lane = None
+                    if effect.behind:
+                        self._undo(effect, unanswered)
+                        continue
                     try:
                         lane = self._free.pop()
                     except IndexError:
-                        lane = None
                         lane = self._dial(effect.by)
                     if effect.bound.script is LEAVE and self.env.listening:
                         # Servers write pending replies last in, first out. A PING in front puts this connection into
@@ -98,33 +98,50 @@ class Threads:
                         self._close_free()
                 except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                     error = struck
+                    if lane is not None:
+                        self._close_free()  # the others go to the same server and most likely failed with it
         finally:
             if lane is not None:
                 self._let_go(lane)
+            for connection in unanswered:
+                self._let_go(connection)
 
-    def _undo(self, call: Call, lane: Connection | None) -> None:
-        """Send a `leave` behind the request that it undoes; over another connection if that one is broken."""
+    def _undo(self, call: Call, unanswered: list[Connection]) -> None:
+        """Send a `leave` behind every request that it may have to undo; over another connection if all are broken."""
         request = wire.eval_text(call)  # with its text: a server that forgot the script cannot ask for it here
-        for connection in (lane, self._free.pop() if self._free else None):
-            if connection is not None and self._try(connection, request, call.by):
-                return
-        self._try(self.connect(call.by), request, call.by)
-
-    def _try(self, connection: Connection, request: bytes, by: float) -> bool:
-        """Whether the request was written to a connection that still stands; used up otherwise."""
+        written = False
+        while unanswered:
+            connection = unanswered.pop()
+            try:
+                connection.send(request, 1)
+                if not written:
+                    connection.read(call.by)
+                    self._give_back(connection)
+                    return  # answered, and with it all that was sent before
+            except TimeoutError:
+                pass  # it will run when the server gets to it
+            except Unreachable:
+                self._let_go(connection)
+                continue
+            except BaseException:
+                self._let_go(connection)
+                raise
+            written = True
+            self._let_go(connection)
+        if written:
+            return
         try:
-            connection.call(request, by)
+            connection = self._free.pop()
+            connection.send(request, 1)
+        except (IndexError, Unreachable):
+            path = self._attachment.socket_path if self._attachment is not None else self.endpoint.path
+            connection = deliver(self.endpoint, path, call.by, request)
+        try:
+            connection.read(call.by)
         except TimeoutError:
+            pass
+        finally:
             self._let_go(connection)
-            return True  # it will run when the server gets to it
-        except Unreachable:
-            self._let_go(connection)
-            return False
-        except BaseException:
-            self._let_go(connection)
-            raise
-        self._give_back(connection)
-        return True
 
     def _dial(self, by: float) -> Connection:
         if self.closed:
@@ -216,7 +233,6 @@ class Threads:
 
         Closing at once would answer the late reply with RST, and the server might drop what it has not read yet.
         """
-        self._close_free()  # the others go to the same server and most likely failed with it
         if not connection.owed:
             connection.close()
             return

@@ -74,7 +74,8 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             code, fence, ms, position = (1, reply, ask.lease_ms, 0) if type(reply) is int else reply
             if code == 1:
                 env.seen.learn(name.shown, fence)
-                deadline = deadline_of(sent, ms)
+                # Never more than was asked for: a server whose clock stepped back sees more left than there is.
+                deadline = deadline_of(sent, min(ms, ask.lease_ms))
                 if deadline - heard_at < ask.lease_s / 2:
                     deadline = yield from _top_up(ask, ticket, fence, deadline, env)
                 if deadline > heard_at:
@@ -141,7 +142,7 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
         code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms,)), (fence, ticket), sent + env.attempt_s)
     except Unreachable:
         return deadline
-    return deadline_of(sent, ms) if code == 1 else 0.0
+    return deadline_of(sent, min(ms, ask.lease_ms)) if code == 1 else 0.0
 
 
 def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:

@@ -37,7 +37,7 @@ def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
             if parts is not None and parts not in found:
                 try:
                     seen = yield from inspect(names.make(prefix, parts), env)
-                except Refused:
+                except (Refused, ValueError):
                     continue  # somebody else's key under our prefix
                 if seen.holders or seen.waiters:
                     found.add(parts)

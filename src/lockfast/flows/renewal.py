@@ -63,6 +63,6 @@ def _call(hold: Hold, by: float) -> Call:
 
 def _settle(hold: Hold, sent: float, code: int, ms: int) -> None:
     if code == 1:
-        hold.renewed(deadline_of(sent, ms))
+        hold.renewed(deadline_of(sent, min(ms, hold.lease_ms)))
     else:
         hold.lose(GONE)
