@@ -105,6 +105,8 @@ def test_timeout_of_asyncio_around_an_acquire_leaves_nothing(
         wait_queued(lf, name, 0)
 
 
+# Ctrl-C may strike inside Python's own socket constructor; such a socket is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_while_waiting_leaves_the_queue(server: Server, name: str) -> None:
     with SyncLockfast(server.url) as lf, SyncLockfast(server.url) as looking, lf.lock(name) as grant:
         main = threading.main_thread().ident

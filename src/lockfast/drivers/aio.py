@@ -49,6 +49,7 @@ class Asyncio:
         self._linking: asyncio.Task[Link] | None = None
         self._links: set[Link] = set()  # all that are open, retired ones too
         self._undoing: set[asyncio.Task[None]] = set()
+        self._running = 0
         self._attachment: Attachment | None = None
         _drivers.add(self)
 
@@ -76,9 +77,17 @@ class Asyncio:
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
+        self._running += 1
+        try:
+            return await self._drive(flow)
+        finally:
+            self._running -= 1
+
+    async def _drive(self, flow: Flow[R]) -> R:
         lane: Link | None = None  # where this flow's last request went out
         answer: Any = None
         error: BaseException | None = None
+        cancelled = False
         while True:
             try:
                 effect = flow.send(answer) if error is None else flow.throw(error)
@@ -90,8 +99,12 @@ class Asyncio:
                 if type(effect) is not Call:
                     answer = await self._perform(effect)
                 elif effect.behind:
-                    self._undo(effect, lane)
+                    undoing = self._undo(effect, lane)
+                    if not cancelled:  # who gave up by themselves can wait a moment until they have left
+                        await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
                 else:
+                    if self.closed:
+                        raise Misused("this client is closed")
                     link = self._link
                     if link is None or not link.usable:
                         link = await self._linked(effect.by)
@@ -101,6 +114,7 @@ class Asyncio:
                         answer = await self._retold(lane, effect, answer)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck
+                cancelled = cancelled or not isinstance(struck, Exception)
 
     def _request(self, link: Link, call: Call) -> asyncio.Future[Any]:
         if call.bound.script is LEAVE and self.env.listening:
@@ -118,8 +132,8 @@ class Asyncio:
             raise wire.failure(answer, link.where)
         return answer
 
-    def _undo(self, call: Call, lane: Link | None) -> None:
-        """Send a `leave` behind the request that it undoes. Nobody waits for it: its place in the line is enough.
+    def _undo(self, call: Call, lane: Link | None) -> asyncio.Task[None]:
+        """Send a `leave` behind the request that it undoes: its place in the line makes it safe to go on.
 
         If the line is broken, it is brought over a new one in the background, within the client's time-out.
         """
@@ -128,6 +142,7 @@ class Asyncio:
         task = asyncio.get_running_loop().create_task(self._see_undone(call, sent), name="lockfast-undo")
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
+        return task
 
     async def _see_undone(self, call: Call, sent: asyncio.Future[Any] | None) -> None:
         by = now() + self.env.timeout_s
@@ -179,7 +194,13 @@ class Asyncio:
         if self._linking is None:
             self._linking = asyncio.create_task(self._make_link(by), name="lockfast-connect")
             self._linking.add_done_callback(_seen)
-        return await asyncio.shield(self._linking)
+        linking = self._linking
+        try:
+            return await asyncio.shield(linking)
+        except asyncio.CancelledError:
+            if self.closed and linking.cancelled():
+                raise Misused("this client was closed while an acquire was waiting") from None
+            raise
 
     async def _make_link(self, by: float) -> Link:
         try:
@@ -222,9 +243,10 @@ class Asyncio:
         await self.keeper.close()
         self.closed = True
         self.hub.close()
-        # Waiters that were woken by this leave the queue on their way out.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        # Acquires that were woken by this leave the queue on their way out.
+        gives_up_at = now() + self.env.timeout_s
+        while self._running and now() < gives_up_at:  # noqa: ASYNC110 - once per client, and for a moment only
+            await asyncio.sleep(0.001)
         if self._undoing:
             await asyncio.wait(self._undoing, timeout=self.env.timeout_s)
         tasks = [task for task in (self._linking, *self._undoing) if task is not None]

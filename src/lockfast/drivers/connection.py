@@ -1,7 +1,7 @@
 """One blocking connection of our own: a request goes out, its reply comes back, by a deadline.
 
 A connection counts the replies it is owed. One that is owed a reply is never used for anything but the `leave`
-that undoes the unanswered request, and is then let go so that what was written still runs: FIN, not RST.
+that undoes the unanswered request, and is then left alone for a while, so that what was written still runs.
 """
 
 from __future__ import annotations
@@ -147,13 +147,6 @@ class Connection:
         micros = max(int((tick_s - whole_s) * 1_000_000), 1000)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole_s, micros))
         self._set_s = tick_s
-
-    def half_close(self) -> None:
-        """Say that nothing more will be sent; what was sent still runs."""
-        try:
-            self.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the other side was faster
 
     def wake(self) -> None:
         """End a read that another thread is blocked in."""

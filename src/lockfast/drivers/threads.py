@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MAX_LINGERING = 32
+LINGER_S = 60.0
 
 
 class Threads:
@@ -52,7 +53,7 @@ class Threads:
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self._free: list[Connection] = []
-        self._lingering: list[Connection] = []
+        self._lingering: list[tuple[float, Connection]] = []
         self.hub = Hub(self.env, own_channel, self.connect)
         self.keeper = Keeper(self.env, self.run)
 
@@ -229,17 +230,19 @@ class Threads:
             self._close_free()
 
     def _let_go(self, connection: Connection) -> None:
-        """Drop a connection that failed. If it is owed replies, what was written must still run: FIN, then wait.
+        """Drop a connection. One that is owed replies stays open for a while: what was written on it must still run.
 
-        Closing at once would answer the late reply with RST, and the server might drop what it has not read yet.
+        Closed at once, it would answer a late reply with RST; and a server that only pauses its clients forgets
+        what it has read from one that hangs up.
         """
         if not connection.owed:
             connection.close()
             return
-        connection.half_close()
-        self._lingering.append(connection)
-        while len(self._lingering) > MAX_LINGERING:
-            self._lingering.pop(0).close()
+        moment = now()
+        lingering = self._lingering
+        lingering.append((moment, connection))
+        while lingering and (len(lingering) > MAX_LINGERING or lingering[0][0] < moment - LINGER_S):
+            lingering.pop(0)[1].close()
 
     def _close_free(self) -> None:
         while True:
@@ -255,7 +258,7 @@ class Threads:
         self.hub.close()
         self._close_free()
         while self._lingering:
-            self._lingering.pop().close()
+            self._lingering.pop()[1].close()
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.close()
@@ -263,7 +266,7 @@ class Threads:
     def forget(self) -> None:
         """In a forked child: own nothing of the parent's. Its sockets are closed here and stay open there."""
         self.era.ended = True
-        inherited = [*self._free, *self._lingering, *self.hub.connections()]
+        inherited = [*self._free, *(connection for _, connection in self._lingering), *self.hub.connections()]
         attachment, self._attachment = self._attachment, None
         self._attaching = threading.Lock()
         self._start()
