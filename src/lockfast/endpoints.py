@@ -166,7 +166,9 @@ def _from_url(url: str) -> Endpoint:
     options = dict(parse_qsl(split.query, keep_blank_values=True))
     db = options.pop("db", "") or ("" if sort == "unix" else split.path.strip("/")) or "0"
     if not db.isascii() or not db.isdigit():
-        raise ValueError(f"the database in the server's URL must be a number, got {db!r}")
+        raise ValueError(
+            "the database in the server's URL must be a number: redis://host:port/0 (write / in a password as %2F)"
+        )
     username = options.pop("username", unquote(split.username or ""))
     password = options.pop("password", unquote(split.password or ""))
     tls = {key: options.pop(key) for key in (*TLS_OPTIONS, *TLS_CHECKS) if key in options}

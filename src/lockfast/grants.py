@@ -142,10 +142,10 @@ class Hold:
 
     def begin_leave(self) -> bool:
         """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing."""
+        if self.era.ended:  # before the mutex: whoever held that at the fork is not in this process
+            raise self._forked()
         self.held()  # a deadline that has passed is a loss, whoever sees it first
         with self.era.mutex:
-            if self.era.ended:
-                raise self._forked()
             if self.state is RELEASED:
                 if not self.told:
                     self.told = True  # the caller tries a second time what was finished behind its back

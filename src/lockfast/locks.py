@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lockfast import names, specs
@@ -21,10 +22,11 @@ class Unset:
     """Stands for an argument that was not given, where None means something."""
 
     def __repr__(self) -> str:
-        return "the lock's own"
+        return "<lock.wait>"
 
 
 UNSET: Final = Unset()
+_leaving = threading.Lock()  # looking for a block and taking it off the list is one step
 
 
 class LockBase(Generic[D, G]):
@@ -92,9 +94,10 @@ class LockBase(Generic[D, G]):
         A block may be left by another thread than entered it (fixtures, exit stacks): fine if there is just one.
         """
         entered = self._entered
-        for i in range(len(entered) - 1, -1, -1):
-            if entered[i][0] is me or entered[i][0] == me:
-                return entered.pop(i)[1]
-        if len(entered) == 1:
-            return entered.pop()[1]
+        with _leaving:
+            for i in range(len(entered) - 1, -1, -1):
+                if entered[i][0] == me:
+                    return entered.pop(i)[1]
+            if len(entered) == 1:
+                return entered.pop()[1]
         raise Misused(f"{self.name!r}: no `with` block of this lock was entered here")

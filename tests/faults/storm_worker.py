@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lockfast.aio import Lockfast as AsyncioLockfast
 from lockfast.sync import Lockfast
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 LEASE_S = 8.0
 WAIT_S = 30.0
-OPTIONS = {"timeout": 0.3}  # a lost message is noticed after half of it
+TIMEOUT_S = 0.3  # a lost message is noticed after half of it
 
 
-def note(out: TextIO, name: str, grant: GrantView, start: float) -> None:
+def note(out: TextIO, name: str, grant: GrantView[Any], start: float) -> None:
     """Called inside the section, at its end; `start` was read at its beginning."""
     held = grant.held
     out.write(f"{name} {grant.fence} {start!r} {time.monotonic()!r} {held}\n")
@@ -38,7 +38,7 @@ def run_threads(url: str, names: list[str], sections: int, workers: int, out: Te
         except BaseException as failure:
             failures.append(failure)
 
-    with Lockfast(url, **OPTIONS) as lf:
+    with Lockfast(url, timeout=TIMEOUT_S) as lf:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
         for thread in threads:
             thread.start()
@@ -55,7 +55,7 @@ async def run_asyncio(url: str, names: list[str], sections: int, workers: int, o
             async with lf.lock(name := rng.choice(names), lease=LEASE_S, wait=WAIT_S) as grant:
                 note(out, name, grant, time.monotonic())
 
-    async with AsyncioLockfast(url, **OPTIONS) as lf, asyncio.TaskGroup() as group:
+    async with AsyncioLockfast(url, timeout=TIMEOUT_S) as lf, asyncio.TaskGroup() as group:
         for number in range(workers):
             group.create_task(work(number))
 

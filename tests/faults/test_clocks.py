@@ -1,4 +1,4 @@
-"""Clocks step: the server's wall clock decides leases and is survived as far as can be, the client's changes nothing."""
+"""Clocks step: the server's decides leases and is survived as far as can be, the client's changes nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from faults.conftest import Eyes, EyesOn, StartActor
-    from kit.servers import Server
+    from kit.servers import Kind, Server
     from kit.sides import Side
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_faketime]
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: libfaketime runs Valkey only, and a client's clock is the same to all."""
+    return "valkey"
 
 
 def test_server_clock_that_jumps_ahead_may_pass_the_lock_on_and_the_fence_tells(

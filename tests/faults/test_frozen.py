@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,9 +82,11 @@ def test_acquires_on_a_frozen_server_end_in_time_and_leave_nothing(
         if not isinstance(outcome, LockfastError) or took_s > 3.0 + NOISE_S:
             wrong.append(f"queued: {outcome!r} after {took_s:.1f} s")
         thaw(server, how)
-        for name in calls:
-            if not soon(lambda: eyes_on(server).is_free(name)):  # noqa: B023 - called at once
-                wrong.append(f"{name}: left behind {eyes_on(server).look(name).holders}")
+        wrong += [
+            f"{name}: left behind {eyes_on(server).look(name).holders}"
+            for name in calls
+            if not soon(partial(eyes_on(server).is_free, name))
+        ]
         if not soon(lambda: eyes_on(server).waiting("held") == 0):
             wrong.append(f"held: left behind {eyes_on(server).look('held').waiters}")
         assert not wrong, "\n".join(wrong)

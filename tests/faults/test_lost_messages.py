@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from faults.conftest import Eyes
     from kit.proxy import Proxy
     from kit.rules import Rule, When
-    from kit.servers import Server
+    from kit.servers import Kind, Server
     from kit.sides import Side
     from lockfast.sync import Lockfast
 
@@ -39,6 +39,12 @@ def warmed(side: Side, url: str, **options: Any) -> Lockfast:
     with lf.lock("warm-up"):
         pass
     return lf
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: what is lost here is lost on the way, whatever the server."""
+    return "valkey"
 
 
 @pytest.mark.parametrize("fault", REPLY_LOST)

@@ -13,11 +13,17 @@ from lockfast.clock import now
 if TYPE_CHECKING:
     from faults.conftest import Eyes, StartActor
     from kit.proxy import Proxy
-    from kit.servers import Server
+    from kit.servers import Kind, Server
     from kit.sides import Side
 
 pytestmark = pytest.mark.slow
 NOISE_S = 1.0
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: these wait for heartbeats of seconds, and the storm runs on both."""
+    return "valkey"
 
 
 def wait_settled(proxy: Proxy) -> None:

@@ -18,9 +18,15 @@ from lockfast.errors import LeaseLost
 if TYPE_CHECKING:
     from faults.conftest import Eyes
     from kit.proxy import Proxy
-    from kit.servers import Server
+    from kit.servers import Kind, Server
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: what fails here is the line, or the client's own loop."""
+    return "valkey"
 
 
 @pytest.mark.parametrize("outage", ["refuse", "blackhole"])

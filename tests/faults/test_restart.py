@@ -222,8 +222,9 @@ def test_evicted_hold_is_found_lost(fresh_server: FreshServer, server_kind: Kind
         after.release()
 
 
-def test_evicted_queue_is_joined_again(server: Server, side: Side, eyes: Eyes, name: str) -> None:
+def test_evicted_queue_is_joined_again(valkey_server: Server, side: Side, eyes_on: EyesOn, name: str) -> None:
     """F20: single keys of a name are gone, the queue or what is known of it; waiters come back and get in."""
+    server, eyes = valkey_server, eyes_on(valkey_server)
     with side.client(server.url) as lf, side.client(server.url) as other:
         for part in ("queue", "entries"):
             grant = lf.lock(name, lease=30).acquire(wait=10)

@@ -49,9 +49,11 @@ def library_frames(error: BaseException) -> str:
         if part is None:
             continue
         shown.append(str(part))
-        for frame in part.stack:
-            if "lockfast/" in frame.filename and "tests" not in frame.filename:
-                shown.append(f"{frame.name}: {frame.line} {frame.locals}")
+        shown.extend(
+            f"{frame.name}: {frame.line} {frame.locals}"
+            for frame in part.stack
+            if "lockfast/" in frame.filename and "tests" not in frame.filename
+        )
         seen += [part.__cause__, part.__context__]
     return "\n".join(shown)
 
@@ -70,7 +72,7 @@ def test_wrong_password_is_refused_and_shown_nowhere(
             places[f"repr of {url[8:12]}"] = repr(
                 (lf, lock, vars(inside), vars(inside._driver), inside._driver.endpoint)
             )
-            for attempt in (lock.try_acquire, lambda: lf.lock("name", wait=10).acquire()):  # noqa: B023 - called at once
+            for attempt in (lock.try_acquire, lambda: lf.lock("name", wait=10).acquire()):
                 began = now()
                 with pytest.raises(Refused) as caught:
                     attempt()
@@ -137,7 +139,7 @@ def test_certificate_that_is_not_trusted_is_told_fast(fresh_server: FreshServer,
     url = trusting(server, server if certificate == "expired" else authority)
     with side.client(url) as lf:
         began = now()
-        with pytest.raises(LockfastError, match="(?i)certificate"):
+        with pytest.raises(LockfastError, match=r"(?i)certificate"):
             lf.lock("name").acquire(wait=5)
         assert now() - began < 3
 

@@ -6,7 +6,6 @@ import random
 import time
 from contextlib import ExitStack
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -16,6 +15,8 @@ from faults.actors import Script
 from faults.storm_worker import LEASE_S
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from faults.conftest import Eyes
     from kit.proxy import Proxy, ProxyFor
     from kit.servers import Server
@@ -38,7 +39,7 @@ class Section(NamedTuple):
 def test_storm_of_lost_messages_and_killed_connections(
     server: Server, proxy_for: ProxyFor, eyes: Eyes, tmp_path: Path, name: str
 ) -> None:
-    """F3-F6, F46: 2,000 acquires of 4 processes: every section runs, alone, in the order of its fence, without a gap."""
+    """F3-F6, F46: 2,000 acquires of 4 processes: every section runs, alone, in order of its fence, without a gap."""
     names = [f"{name}-{number}" for number in range(3)]
     files = [tmp_path / f"sections-{number}" for number in range(len(SIDES))]
     with ExitStack() as running:

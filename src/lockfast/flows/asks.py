@@ -31,8 +31,9 @@ class Ask:
     def admit(self, env: Env) -> Bound:
         """The admission script, bound to this name and to the client that asks (a forked child is another)."""
         if self._me is not env.me:
-            self._me = env.me
-            self._admit = Bound(ADMIT, self.name, (self.kind, self.limit, self.weight, self.lease_ms, *env.me))
+            me = env.me
+            self._admit = Bound(ADMIT, self.name, (self.kind, self.limit, self.weight, self.lease_ms, *me))
+            self._me = me  # last: another thread that sees it finds the binding in place
         return self._admit
 
 
