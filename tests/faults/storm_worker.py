@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lockfast.aio import Lockfast as AsyncioLockfast
@@ -26,7 +27,7 @@ def note(out: TextIO, name: str, grant: GrantView[Any], start: float) -> None:
     out.write(f"{name} {grant.fence} {start!r} {time.monotonic()!r} {held}\n")
 
 
-def run_threads(url: str, names: list[str], sections: int, workers: int, out: TextIO) -> None:
+def run_threads(url: str, names: list[str], sections: int, workers: int, out: list[str]) -> None:
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -48,7 +49,7 @@ def run_threads(url: str, names: list[str], sections: int, workers: int, out: Te
         raise failures[0]
 
 
-async def run_asyncio(url: str, names: list[str], sections: int, workers: int, out: TextIO) -> None:
+async def run_asyncio(url: str, names: list[str], sections: int, workers: int, out: list[str]) -> None:
     async def work(number: int) -> None:
         rng = random.Random(number)
         for _ in range(sections // workers):
@@ -62,11 +63,12 @@ async def run_asyncio(url: str, names: list[str], sections: int, workers: int, o
 
 def main() -> None:
     side, url, path, sections, workers, *names = sys.argv[1:]
-    with open(path, "w") as out:
-        if side == "threads":
-            run_threads(url, names, int(sections), int(workers), out)
-        else:
-            asyncio.run(run_asyncio(url, names, int(sections), int(workers), out))
+    out: list[str] = []
+    if side == "threads":
+        run_threads(url, names, int(sections), int(workers), out)
+    else:
+        asyncio.run(run_asyncio(url, names, int(sections), int(workers), out))
+    Path(path).write_text("".join(out))
 
 
 if __name__ == "__main__":

@@ -77,44 +77,41 @@ class Asyncio:
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
-        self._running += 1
-        try:
-            return await self._drive(flow)
-        finally:
-            self._running -= 1
-
-    async def _drive(self, flow: Flow[R]) -> R:
         lane: Link | None = None  # where this flow's last request went out
         answer: Any = None
         error: BaseException | None = None
         cancelled = False
-        while True:
-            try:
-                effect = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as stop:
-                result: R = stop.value
-                return result
-            answer = error = None
-            try:
-                if type(effect) is not Call:
-                    answer = await self._perform(effect)
-                elif effect.behind:
-                    undoing = self._undo(effect, lane)
-                    if not cancelled:  # who gave up by themselves can wait a moment until they have left
-                        await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
-                else:
-                    if self.closed:
-                        raise Misused("this client is closed")
-                    link = self._link
-                    if link is None or not link.usable:
-                        link = await self._linked(effect.by)
-                    lane = link
-                    answer = await self._request(lane, effect)
-                    if type(answer) is wire.ReplyError:
-                        answer = await self._retold(lane, effect, answer)
-            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-                error = struck
-                cancelled = cancelled or not isinstance(struck, Exception)
+        self._running += 1
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as stop:
+                    result: R = stop.value
+                    return result
+                answer = error = None
+                try:
+                    if type(effect) is not Call:
+                        answer = await self._perform(effect)
+                    elif effect.behind:
+                        undoing = self._undo(effect, lane)
+                        if not cancelled:  # who gave up by themselves can wait a moment until they have left
+                            await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
+                    else:
+                        if self.closed:
+                            raise Misused("this client is closed")
+                        link = self._link
+                        if link is None or not link.usable:
+                            link = await self._linked(effect.by)
+                        lane = link
+                        answer = await self._request(lane, effect)
+                        if type(answer) is wire.ReplyError:
+                            answer = await self._retold(lane, effect, answer)
+                except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                    error = struck
+                    cancelled = cancelled or not isinstance(struck, Exception)
+        finally:
+            self._running -= 1
 
     def _request(self, link: Link, call: Call) -> asyncio.Future[Any]:
         if call.bound.script is LEAVE and self.env.listening:
