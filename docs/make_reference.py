@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ awaited there, `with` is `async with`, and `close()` is `aclose()`.
 TAIL = """## Command line
 
 `lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`, and
-`lockfast server start|status|stop`. Each has a `--help` with its options, exit codes and limits; data goes to stdout,
-talk to stderr, `--json` is for programs.
+`lockfast server start|status|stop`. Each has a `--help`; data goes to stdout, talk to stderr, and `ls` and `show` have
+`--json` for programs. Names are typed and printed with `|` between their parts, and `%XX` for braces, `%` and `|`.
 
 | exit code of `run` | |
 |---|---|
@@ -39,7 +40,12 @@ talk to stderr, `--json` is for programs.
 | `LOCKFAST_URL` | the server, where none is named |
 | `LOCKFAST_HOME` | directory of the embedded server (absolute, private); only to keep one apart from the usual one |
 | `LOCKFAST_GRACE_S` | seconds that the embedded server stays after its last user (600) |
-| `LOCKFAST_LOCK`, `LOCKFAST_FENCE`, `LOCKFAST_TICKET` | set by `lockfast run` for its command |
+| `LOCKFAST_LOCK`, `LOCKFAST_FENCE`, `LOCKFAST_TICKET`, `LOCKFAST_HELD` | set by `lockfast run` for its command |
+
+## Limits
+
+A lease is 50 ms to 7 days, a wait up to a year, a name up to 1024 bytes; its parts are `str` or `int`, not empty,
+without NUL.
 
 ## Logging
 
@@ -50,7 +56,8 @@ configured; passwords are never logged.
 
 def describe(title: str, member: Any, *, bases: tuple[type, ...] = ()) -> list[str]:
     """A class: its docstring, and those of its public members."""
-    lines = [f"### `{title}`", "", inspect.cleandoc(member.__doc__ or ""), ""]
+    made = _signature(member.__init__) if title == "Lockfast" else ""
+    lines = [f"### `{title}{made}`", "", inspect.cleandoc(member.__doc__ or ""), ""]
     seen = set()
     for owner in (member, *bases):
         for name, value in vars(owner).items():
@@ -62,10 +69,13 @@ def describe(title: str, member: Any, *, bases: tuple[type, ...] = ()) -> list[s
                 lines += [f"- `{name}`{': ' + ' '.join(text.split()) if text else ''}"]
             elif inspect.isfunction(value):
                 text = " ".join(inspect.cleandoc(value.__doc__ or "").split())
-                signature = str(inspect.signature(value)).replace("(self, ", "(").replace("(self)", "()")
-                signature = signature.replace("'", "")  # annotations are text here
-                lines += [f"- `{name}{signature}`: {text}"]
+                lines += [f"- `{name}{_signature(value)}`: {text}"]
     return [*lines, ""]
+
+
+def _signature(function: Any) -> str:
+    text = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
+    return re.sub(r"'([^']*[^'=( ])'", r"\1", text)  # annotations are text here
 
 
 def page() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 from lockfast import endpoints, names, specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.identity import new_id
-from lockfast.errors import LockfastError, NotAcquired
+from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import admission, ending, looking, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
@@ -59,7 +59,8 @@ class Lockfast:
         name, parts: what is locked; parts name a piece of a larger thing, and never collide with other names.
         lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
         takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in the loop,
-        when the hold is no longer sure. cancel_on_loss: cancel the body of an `async with` then; it raises LeaseLost.
+        when the hold is no longer sure; it may be async. cancel_on_loss: cancel the body of an `async with` then,
+        which raises LeaseLost.
 
         Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
         """
@@ -89,9 +90,10 @@ class Lockfast:
     async def aclose(self) -> None:
         """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
         driver = self._driver
-        if driver.closed:
+        if driver.closing:
             return
         driver.enter()
+        await driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
                 await driver.run(ending.release(hold, driver.keeper, driver.env))
@@ -131,11 +133,20 @@ class Lock(LockBase[Asyncio, "Grant"]):
         driver = self._driver
         driver.enter()
         ticket = new_id()
-        held = await driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
-        hold = Hold(self._ask, ticket, held, driver.era, self._renew)
+        driver.acquiring.add(ticket)
+        try:
+            if driver.closing:
+                raise Misused("this client is closed")
+            held = await driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
+            hold = Hold(self._ask, ticket, held, driver.era, self._renew)
+            if driver.closing:  # closed in this very moment: nobody could release it later
+                await driver.run(ending.release(hold, driver.keeper, driver.env))
+                raise Misused("this client was closed while an acquire was waiting")
+        finally:
+            driver.acquiring.discard(ticket)
         on_lost = self._on_lost
         if on_lost is not None:
-            hold.when_lost(lambda: driver.soon(lambda: _tell(on_lost, Grant(hold, driver))))
+            hold.when_lost(lambda: driver.soon(lambda: driver.spawn(_tell(on_lost, Grant(hold, driver)))))
         if self._renew or on_lost is not None:
             driver.keeper.watch(hold)
         else:
@@ -255,9 +266,11 @@ class Grant(GrantView[Asyncio]):
         await self._driver.run(ending.release(self._hold, self._driver.keeper, self._driver.env))
 
 
-def _tell(on_lost: Callable[[Grant], object], grant: Grant) -> None:
-    """Run the user's callback, in the loop."""
+async def _tell(on_lost: Callable[[Grant], object], grant: Grant) -> None:
+    """Run the user's callback, in the loop; it may be async."""
     try:
-        on_lost(grant)
+        result = on_lost(grant)
+        if asyncio.iscoroutine(result):
+            await result
     except Exception:  # noqa: BLE001 - a user's callback may raise anything; it is logged
         log().exception("on_lost of %r failed", grant.name)

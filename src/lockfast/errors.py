@@ -75,7 +75,7 @@ class Refused(LockfastError):
 
 
 class Misused(LockfastError, RuntimeError):
-    """The client was closed, or belongs to another event loop, or to the parent of this forked process.
+    """The client was closed, or (asyncio) belongs to another event loop or to the parent of this forked process.
 
     Make a client where it is used: one per process, and in asyncio one per event loop.
     """

@@ -45,6 +45,8 @@ class LockBase(Generic[D, G]):
         on_lost: Callable[[G], object] | None,
         cancel_on_loss: bool,
     ) -> None:
+        if not isinstance(renew, bool):
+            raise TypeError(f"renew must be True or False, got {renew!r}")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost must be callable, got {on_lost!r}")
         self._driver = driver

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 from lockfast import endpoints, names, specs, templates
 from lockfast.drivers.identity import new_id
 from lockfast.drivers.threads import Threads
-from lockfast.errors import LockfastError, NotAcquired
+from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import admission, ending, looking, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lockfast.snapshots import Snapshot
 
 F = TypeVar("F", bound="Callable[..., Any]")
+CO_COROUTINE = 0x80  # what inspect.iscoroutinefunction looks at, without the cost of importing inspect
 
 
 class Lockfast:
@@ -63,6 +64,8 @@ class Lockfast:
 
         Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
         """
+        if getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
+            raise TypeError("on_lost is async, and nobody would await it here: use lockfast.aio, or a plain function")
         return Lock(self._driver, self._prefix, (name, *parts), lease, wait, renew, on_lost, cancel_on_loss)
 
     def names(self) -> list[tuple[str, ...]]:
@@ -86,8 +89,9 @@ class Lockfast:
     def close(self) -> None:
         """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
         driver = self._driver
-        if driver.closed:
+        if driver.closing:
             return
+        driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
                 driver.run(ending.release(hold, driver.keeper, driver.env))
@@ -126,9 +130,18 @@ class Lock(LockBase[Threads, "Grant"]):
     def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
         ticket = new_id()
-        held = driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
-        hold = Hold(self._ask, ticket, held, driver.era, self._renew)
-        grant = Grant(hold, driver)
+        driver.acquiring.add(ticket)
+        try:
+            if driver.closing:
+                raise Misused("this client is closed")
+            held = driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
+            hold = Hold(self._ask, ticket, held, driver.era, self._renew)
+            grant = Grant(hold, driver)
+            if driver.closing:  # closed in this very moment: nobody could release it later
+                grant.release()
+                raise Misused("this client was closed while an acquire was waiting")
+        finally:
+            driver.acquiring.discard(ticket)
         on_lost = self._on_lost
         if on_lost is not None:
             # A grant of its own: the keeper must not keep the caller's alive.

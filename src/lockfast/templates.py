@@ -24,7 +24,11 @@ def binder(function: Callable[..., Any], parts: tuple[Part, ...]) -> Callable[..
     for part in parts:
         if not isinstance(part, str):
             continue
-        for _, field, _, _ in string.Formatter().parse(part):
+        try:
+            fields = list(string.Formatter().parse(part))
+        except ValueError as error:
+            raise ValueError(f"{part!r} is not a template: {error} (write {{{{ and }}}} for braces)") from None
+        for _, field, _, _ in fields:
             if field is None:
                 continue
             templated = True

@@ -95,6 +95,21 @@ def test_acquires_that_wait_elsewhere_are_told_and_leave_the_queue(
     wait_until(lambda: server.connections() <= 2, what="only the other client to be connected")
 
 
+def test_closing_the_holder_lets_none_of_its_own_waiters_in(
+    side: Side, server: Server, other: Lockfast, name: str
+) -> None:
+    """They could never give it back: the hold is released after they have left the queue."""
+    lf = side.client(server.url)
+    held = lf.lock(name).acquire()
+    spawned = [side.spawn(lf.lock(name).acquire) for _ in range(3)]
+    wait_queued(other, name, 3)
+    lf.close()
+    assert [type(one.error(PATIENCE_S)) for one in spawned] == [Misused] * 3
+    assert not held.held
+    assert holder(other, name) is None
+    wait_queued(other, name, 0)
+
+
 def test_acquires_in_any_state_are_told_and_leave_the_queue(
     side: Side, server: Server, other: Lockfast, name: str
 ) -> None:

@@ -18,6 +18,7 @@ from lockfast.aio import Lockfast as AsyncioLockfast
 if TYPE_CHECKING:
     from kit.servers import Server
     from kit.sides import AsyncioSide
+    from lockfast.aio import Grant as AsyncioGrant
     from lockfast.sync import Lockfast
 
 
@@ -298,3 +299,24 @@ def test_slow_on_lost_of_one_hold_does_not_keep_others_from_being_renewed(server
         assert not kept.wait_lost(0.8)
         release.set()
         kept.release()
+
+
+def test_async_on_lost_is_awaited_in_asyncio_and_refused_in_threads(server: Server, name: str) -> None:
+    told: list[int] = []
+
+    async def on_lost(grant: AsyncioGrant) -> None:
+        await asyncio.sleep(0)
+        told.append(grant.fence)
+
+    async def run() -> int:
+        async with AsyncioLockfast(server.url) as lf:
+            grant = await lf.lock(name, lease=0.1, renew=False, on_lost=on_lost).acquire()
+            assert await grant.wait_lost(5)
+            while not told:
+                await asyncio.sleep(0.001)
+            return grant.fence
+
+    fence = asyncio.run(run())
+    assert told == [fence]
+    with SyncLockfast(server.url) as lf, pytest.raises(TypeError, match="async"):
+        lf.lock(name, on_lost=on_lost)  # type: ignore[arg-type]

@@ -94,3 +94,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("lockfast 0.")
+
+
+def test_empty_url_is_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is most likely a variable that was not set, and locking this host only would be a nasty surprise."""
+    assert main(["ls", "--url", ""]) == 64
+    assert "--url is empty" in capsys.readouterr().err
+
+
+def test_unusable_home_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("LOCKFAST_URL", raising=False)
+    monkeypatch.setenv("LOCKFAST_HOME", "not/absolute")
+    assert main(["ls"]) == 64
+    told = capsys.readouterr().err
+    assert "LOCKFAST_HOME" in told
+    assert "Traceback" not in told

@@ -105,7 +105,9 @@ def test_server_work_per_hand_over_does_not_grow_with_the_queue(server: Server, 
                 lines = []
                 while "the end" not in (line := monitor.read()):
                     lines.append(line)
-            counted.append(len(calls_of_the_leave(lines, grant.ticket)))
+            calls = calls_of_the_leave(lines, grant.ticket)
+            assert sum("PUBLISH" in call for call in calls) == 1, "one is woken, and nobody else"
+            counted.append(len(calls))
             ended.set()
             for one in herd:
                 one.result()

@@ -49,6 +49,7 @@ def test_lost_wake_up_is_made_good_within_seconds(
             proxy.refuse()
         released_at = now()
         grant.release()
+        assert eyes.holder(name) not in ("", grant.ticket), "the release itself has let the next one in"
         if loss == "everything":
             proxy.accept()
         after = waiting.result()

@@ -87,6 +87,7 @@ def test_wrong_password_is_refused_and_shown_nowhere(
     assert not leaked
 
 
+@pytest.mark.slow
 def test_right_password_is_shown_nowhere_when_the_server_is_lost(
     fresh_server: FreshServer, side: Side, said: io.StringIO
 ) -> None:
@@ -117,6 +118,7 @@ def test_missing_password_is_refused(fresh_server: FreshServer, server_kind: Kin
     assert caught.value.code == "NOAUTH"
 
 
+@pytest.mark.slow
 @pytest.mark.needs_redis
 def test_trusted_certificate_works(fresh_server: FreshServer, side: Side) -> None:
     """F25: with the right authority a lock works over TLS, contention and renewal included."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def given_url(option: str | None) -> str | None:
     """The server that the user named, by --url or LOCKFAST_URL; None for the embedded one."""
+    if option == "":  # most likely an unset variable: locking this host only would be a nasty surprise
+        raise Failure(USAGE, "--url is empty", "leave it out to use LOCKFAST_URL or the embedded server")
     return option or os.environ.get("LOCKFAST_URL") or None
 
 

@@ -79,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(failure.message)
         hint(failure.hint)
         return failure.code
+    except ValueError as error:  # LOCKFAST_HOME or LOCKFAST_GRACE_S cannot be used as they are
+        say(str(error))
+        hint("see the section Environment of the reference")
+        return USAGE
     except KeyboardInterrupt:
         return BY_SIGNAL + 2
     except BrokenPipeError:  # `lockfast ls | head`: nobody wants the rest, not even at the interpreter's end.

@@ -23,7 +23,7 @@ from lockfast.grants import Era
 from lockfast.names import channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from lockfast.embedded import Attachment
     from lockfast.endpoints import Endpoint
@@ -37,7 +37,9 @@ class Asyncio:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
-        self.closed = False
+        self.closing = False  # no new acquires
+        self.closed = False  # no requests at all
+        self.acquiring: set[str] = set()  # tickets of acquires that are under way
         self.era = Era()
         own_channel = channel(prefix, new_id())
         self.env = Env(now, random.random, timeout_s)
@@ -49,7 +51,7 @@ class Asyncio:
         self._linking: asyncio.Task[Link] | None = None
         self._links: set[Link] = set()  # all that are open, retired ones too
         self._undoing: set[asyncio.Task[None]] = set()
-        self._running = 0
+        self._spawned: set[asyncio.Task[None]] = set()
         self._attachment: Attachment | None = None
         _drivers.add(self)
 
@@ -75,43 +77,45 @@ class Asyncio:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(callback)
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside everything else, and keep it from being forgotten."""
+        task = asyncio.get_running_loop().create_task(work, name="lockfast-on-lost")
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
         lane: Link | None = None  # where this flow's last request went out
         answer: Any = None
         error: BaseException | None = None
         cancelled = False
-        self._running += 1
-        try:
-            while True:
-                try:
-                    effect = flow.send(answer) if error is None else flow.throw(error)
-                except StopIteration as stop:
-                    result: R = stop.value
-                    return result
-                answer = error = None
-                try:
-                    if type(effect) is not Call:
-                        answer = await self._perform(effect)
-                    elif effect.behind:
-                        undoing = self._undo(effect, lane)
-                        if not cancelled:  # who gave up by themselves can wait a moment until they have left
-                            await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
-                    else:
-                        if self.closed:
-                            raise Misused("this client is closed")
-                        link = self._link
-                        if link is None or not link.usable:
-                            link = await self._linked(effect.by)
-                        lane = link
-                        answer = await self._request(lane, effect)
-                        if type(answer) is wire.ReplyError:
-                            answer = await self._retold(lane, effect, answer)
-                except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-                    error = struck
-                    cancelled = cancelled or not isinstance(struck, Exception)
-        finally:
-            self._running -= 1
+        while True:
+            try:
+                effect = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: R = stop.value
+                return result
+            answer = error = None
+            try:
+                if type(effect) is not Call:
+                    answer = await self._perform(effect)
+                elif effect.behind:
+                    undoing = self._undo(effect, lane)
+                    if not cancelled:  # who gave up by themselves can wait a moment until they have left
+                        await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
+                else:
+                    if self.closed:
+                        raise Misused("this client is closed")
+                    link = self._link
+                    if link is None or not link.usable:
+                        link = await self._linked(effect.by)
+                    lane = link
+                    answer = await self._request(lane, effect)
+                    if type(answer) is wire.ReplyError:
+                        answer = await self._retold(lane, effect, answer)
+            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                error = struck
+                cancelled = cancelled or not isinstance(struck, Exception)
 
     def _request(self, link: Link, call: Call) -> asyncio.Future[Any]:
         if call.bound.script is LEAVE and self.env.listening:
@@ -232,6 +236,14 @@ class Asyncio:
         if self._link is link:
             self._link = None
 
+    async def stop_acquiring(self) -> None:
+        """Let nobody in any more: acquires that wait in other tasks end with Misused, and leave the queue."""
+        self.closing = True
+        self.hub.close()
+        gives_up_at = now() + self.env.timeout_s
+        while self.acquiring and now() < gives_up_at:  # noqa: ASYNC110 - once per client, and for a moment only
+            await asyncio.sleep(0.001)
+
     async def close(self) -> None:
         """Close every connection, after what is being undone has been sent."""
         if self._undoing:
@@ -239,13 +251,6 @@ class Asyncio:
         await self.keeper.finish_all()
         await self.keeper.close()
         self.closed = True
-        self.hub.close()
-        # Acquires that were woken by this leave the queue on their way out.
-        gives_up_at = now() + self.env.timeout_s
-        while self._running and now() < gives_up_at:  # noqa: ASYNC110 - once per client, and for a moment only
-            await asyncio.sleep(0.001)
-        if self._undoing:
-            await asyncio.wait(self._undoing, timeout=self.env.timeout_s)
         tasks = [task for task in (self._linking, *self._undoing) if task is not None]
         for task in tasks:
             task.cancel()

@@ -50,7 +50,7 @@ class Ledger:
 
     def _give_up(self, hold: Hold) -> None:
         """The grant was garbage-collected: give it back rather than renew it for ever."""
-        log().warning("a grant of %r was dropped without release(); it is given back now", hold.ask.name.shown)
+        log().warning("a grant of %r was dropped without release(); it is being given back", hold.ask.name.shown)
         self.holds.pop(hold.ticket, None)
         try:
             if hold.begin_leave():

@@ -36,7 +36,8 @@ class Threads:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
-        self.closed = False
+        self.closing = False  # no new acquires
+        self.closed = False  # no requests at all
         self.env = Env(now, random.random, timeout_s)
         self._prefix = prefix
         self._label = label
@@ -52,6 +53,7 @@ class Threads:
         own_channel = channel(self._prefix, new_id())
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
+        self.acquiring: set[str] = set()  # tickets of acquires that are under way
         self._free: list[Connection] = []
         self._lingering: list[tuple[float, Connection]] = []
         self.hub = Hub(self.env, own_channel, self.connect)
@@ -84,6 +86,8 @@ class Threads:
                     try:
                         lane = self._free.pop()
                     except IndexError:
+                        pass  # none is free; two threads may have seen the last one
+                    if lane is None:
                         lane = self._dial(effect.by)
                     if effect.bound.script is LEAVE and self.env.listening:
                         # Servers write pending replies last in, first out. A PING in front puts this connection into
@@ -222,7 +226,8 @@ class Threads:
         try:
             return self._free.pop()
         except IndexError:
-            return self._dial(by)
+            pass
+        return self._dial(by)
 
     def _give_back(self, connection: Connection) -> None:
         self._free.append(connection)
@@ -251,8 +256,16 @@ class Threads:
             except IndexError:
                 return
 
+    def stop_acquiring(self) -> None:
+        """Let nobody in any more: acquires that wait in other threads end with Misused, and leave the queue."""
+        self.closing = True
+        self.hub.close()
+        gives_up_at = now() + self.env.timeout_s
+        while self.acquiring and now() < gives_up_at:
+            time.sleep(0.001)
+
     def close(self) -> None:
-        """Close every connection. Acquires that wait in other threads end with Misused, and leave the queue."""
+        """End the keeper and close every connection."""
         self.keeper.close()
         self.closed = True
         self.hub.close()
