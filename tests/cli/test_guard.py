@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 # Two processes beside the shell, all deaf to TERM.
 STUBBORN = "trap '' TERM; sleep 1000 & sleep 1000 & echo ready $$; wait"
-POLITE = "trap 'echo asked; exit 3' TERM; sleep 1000 & echo ready $$; wait"
+# The background process is started before the trap: forked after it, it could swallow a TERM before it is `sleep`.
+POLITE = "sleep 1000 & trap 'echo asked; exit 3' TERM; echo ready $$; wait"
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +160,7 @@ def test_hold_taken_away_ends_the_command_at_the_next_renewal(
 def test_whole_group_gets_its_grace_even_if_the_command_itself_ends_first(
     fake: FakeRuns, shell: Callable[[str], list[str]], lifeline: Lifeline
 ) -> None:
-    slow = "trap 'sleep 0.1; echo child done; exit' TERM; sleep 1000 & echo child ready; wait"
+    slow = "sleep 1000 & trap 'sleep 0.1; echo child done; exit' TERM; echo child ready; wait"
     run = fake.start("--lease", "4s", *shell(f'sh -c "{slow}" & trap "exit 0" TERM; wait'))
     assert run.line() == "child ready"
     fake.mood("gone")
