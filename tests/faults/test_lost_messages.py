@@ -183,6 +183,8 @@ def test_close_after_an_outage_finishes_what_was_not_confirmed(proxy: Proxy, sid
     lf = warmed(side, proxy.url)
     with lf.lock(name, lease=30):
         proxy.refuse()
+    tried_until = now() + TIMEOUT_S + 0.2
+    wait_until(lambda: now() > tried_until, what="the keeper's first attempt has failed as well")
     proxy.heal()
     lf.close()
     assert eyes.is_free(name)
