@@ -50,7 +50,7 @@ class Asyncio:
         self._link: Link | None = None
         self._linking: asyncio.Task[Link] | None = None
         self._links: set[Link] = set()  # all that are open, retired ones too
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._undoing: set[asyncio.Future[Any]] = set()
         self._spawned: set[asyncio.Task[None]] = set()
         self._attachment: Attachment | None = None
         _drivers.add(self)
@@ -133,30 +133,38 @@ class Asyncio:
             raise wire.failure(answer, link.where)
         return answer
 
-    def _undo(self, call: Call, lane: Link | None) -> asyncio.Task[None]:
+    def _undo(self, call: Call, lane: Link | None) -> asyncio.Future[Any]:
         """Send a `leave` behind the request that it undoes: its place in the line makes it safe to go on.
 
-        If the line is broken, it is brought over a new one in the background, within the client's time-out.
+        Written here and now, and no task is begun for it: the loop may be about to end. Only if the line is broken is
+        it brought over a new one, in the background and within the client's time-out.
         """
-        # Written here and now: the loop may be about to end, and with it every task that has not begun.
-        sent = lane.request(wire.eval_text(call), now() + self.env.timeout_s) if lane is not None else None
-        task = asyncio.get_running_loop().create_task(self._see_undone(call, sent), name="lockfast-undo")
+        if lane is None:
+            return self._bring(call)
+        sent = lane.request(wire.eval_text(call), now() + self.env.timeout_s)
+        self._undoing.add(sent)
+
+        def answered(sent: asyncio.Future[Any]) -> None:
+            self._undoing.discard(sent)
+            if not sent.cancelled() and sent.exception() is not None and not self.closed:
+                self._bring(call)
+
+        sent.add_done_callback(answered)
+        return sent
+
+    def _bring(self, call: Call) -> asyncio.Future[Any]:
+        task = asyncio.get_running_loop().create_task(self._bring_anew(call), name="lockfast-undo")
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
         return task
 
-    async def _see_undone(self, call: Call, sent: asyncio.Future[Any] | None) -> None:
+    async def _bring_anew(self, call: Call) -> None:
         by = now() + self.env.timeout_s
-        for _ in range(3):
-            try:
-                if sent is None:
-                    link = await self._linked(by)
-                    sent = link.request(wire.eval_text(call), by)
-                if not wire.is_noscript(await sent):
-                    return
-            except LockfastError:
-                pass  # the place ends by itself in seconds, a hold with its lease
-            sent = None
+        try:
+            link = await self._linked(by)
+            await link.request(wire.eval_text(call), by)
+        except LockfastError:
+            pass  # the place ends by itself in seconds, a hold with its lease
 
     async def _perform(self, effect: Effect) -> Any:
         if type(effect) is Wait:
@@ -246,10 +254,15 @@ class Asyncio:
 
     async def close(self) -> None:
         """Close every connection, after what is being undone has been sent."""
-        if self._undoing:
-            await asyncio.wait(self._undoing, timeout=self.env.timeout_s)
-        await self.keeper.finish_all()
+        gives_up_at = now() + self.env.timeout_s
+        while self._undoing and now() < gives_up_at:
+            await asyncio.wait(self._undoing, timeout=gives_up_at - now())
         await self.keeper.close()
+        try:
+            for hold in list(self.keeper.ledger.unconfirmed.values()):
+                await self.run(self.keeper.ledger.finish_one(hold, self.env))
+        except LockfastError:
+            pass  # the lease ends what could not be confirmed now
         self.closed = True
         tasks = [task for task in (self._linking, *self._undoing) if task is not None]
         for task in tasks:

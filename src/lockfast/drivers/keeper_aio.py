@@ -79,13 +79,6 @@ class Keeper:
         if due:
             self._look_at(now())
 
-    async def finish_all(self) -> None:
-        """Wait for the releases that are under way; what is not confirmed by then is left to the lease."""
-        if self.ledger.unconfirmed and self._worker is None:
-            self._worker = asyncio.create_task(self._work([]), name="lockfast-renewals")
-        if self._worker is not None:
-            await asyncio.wait([self._worker], timeout=self._env.timeout_s)
-
     async def close(self) -> None:
         """Stop looking; nothing is renewed after this."""
         self._closed = True

@@ -15,7 +15,7 @@ from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_threads import Keeper
-from lockfast.errors import Misused, Unreachable
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
 from lockfast.flows.scripts import LEAVE
 from lockfast.grants import Era
@@ -265,8 +265,13 @@ class Threads:
             time.sleep(0.001)
 
     def close(self) -> None:
-        """End the keeper and close every connection."""
+        """End the keeper and close every connection, after one more try for releases that were not confirmed."""
         self.keeper.close()
+        try:
+            for hold in list(self.keeper.ledger.unconfirmed.values()):
+                self.run(self.keeper.ledger.finish_one(hold, self.env))
+        except LockfastError:
+            pass  # the lease ends what could not be confirmed now
         self.closed = True
         self.hub.close()
         self._close_free()

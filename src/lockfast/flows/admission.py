@@ -62,9 +62,10 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             except Unreachable as failure:
                 unsure = unsure or failure.sent
                 failures += 1
-                if env.now() >= _give_up_at(started, heard_at, wait_s, env):
+                gives_up_at = _give_up_at(started, heard_at, wait_s, env)
+                if env.now() >= gives_up_at:
                     raise
-                yield backoff(failures, env)
+                yield backoff(failures, gives_up_at, env)
                 sent = env.now()
                 continue
             heard_at = env.now()
@@ -78,6 +79,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
                 deadline = deadline_of(sent, min(ms, ask.lease_ms))
                 if deadline - heard_at < ask.lease_s / 2:
                     deadline = yield from _top_up(ask, ticket, fence, deadline, env)
+                    heard_at = env.now()
                 if deadline > heard_at:
                     return fence, deadline, unsure
                 sent = env.now()
@@ -181,7 +183,7 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> F
             gives_up_at = started + env.timeout_s
             if env.now() >= gives_up_at:
                 raise Unreachable(f"{failure} (release of {ask.name.shown!r})", sent=sent_before) from failure
-            yield backoff(failures, env)
+            yield backoff(failures, gives_up_at, env)
             by = min(env.now() + env.attempt_s, gives_up_at)
             continue
         return found == 1 or sent_before

@@ -123,10 +123,16 @@ class Env:
         self.me = (channel, owner)
 
 
-def backoff(failures: int, env: Env) -> Sleep:
-    """How long to pause after so many failures in a row. The first retry is immediate: a pooled connection that the
-    server had closed fails at once, and says nothing about the server."""
-    return Sleep(0.0 if failures < 2 else min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2))
+def backoff(failures: int, gives_up_at: float, env: Env) -> Sleep:
+    """How long to pause after so many failures in a row, but not past `gives_up_at`.
+
+    The first retry is immediate: a pooled connection that the server had closed fails at once, and says nothing
+    about the server.
+    """
+    if failures < 2:
+        return Sleep(0.0)
+    delay_s = min(0.5, 0.01 * 2**failures) * (0.5 + env.jitter() / 2)
+    return Sleep(max(0.0, min(delay_s, gives_up_at - env.now())))
 
 
 class Seen:

@@ -50,7 +50,7 @@ def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
             if env.now() >= gives_up_at:
                 hold.check()  # if it is over by now, that is what the caller must hear
                 raise
-            yield backoff(failures, env)
+            yield backoff(failures, gives_up_at, env)
             continue
         _settle(hold, sent, code, ms)
         hold.check()
