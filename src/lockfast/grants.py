@@ -144,7 +144,8 @@ class Hold:
         """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing."""
         if self.era.ended:  # before the mutex: whoever held that at the fork is not in this process
             raise self._forked()
-        self.held()  # a deadline that has passed is a loss, whoever sees it first
+        if self.state is HELD and now() >= self.deadline:  # a loss, whoever sees it first
+            self.held()
         with self.era.mutex:
             if self.state is RELEASED:
                 if not self.told:

@@ -172,7 +172,7 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> F
     """
     started = env.now()
     by = started + env.attempt_s
-    bound = _leave(ask, unsure)
+    bound = _leave(ask, unsure) if unsure else ask.leave
     failures = 0
     while True:
         try:
