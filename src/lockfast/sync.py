@@ -140,17 +140,17 @@ class Lock(LockBase[Threads, "Grant"]):
             if driver.closing:  # closed in this very moment: nobody could release it later
                 grant.release()
                 raise Misused("this client was closed while an acquire was waiting")
-        finally:
+            on_lost = self._on_lost
+            if on_lost is not None:
+                # A grant of its own: the keeper must not keep the caller's alive.
+                hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
+            if self._renew or on_lost is not None:
+                driver.keeper.watch(hold)
+            else:
+                driver.keeper.note(hold)
+            return grant
+        finally:  # last: `close()` gives back what the keeper knows once nobody is acquiring
             driver.acquiring.discard(ticket)
-        on_lost = self._on_lost
-        if on_lost is not None:
-            # A grant of its own: the keeper must not keep the caller's alive.
-            hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
-        if self._renew or on_lost is not None:
-            driver.keeper.watch(hold)
-        else:
-            driver.keeper.note(hold)
-        return grant
 
     def __enter__(self) -> Grant:
         grant = self._acquire(self._wait_s)

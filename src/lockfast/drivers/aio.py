@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers import wire
+from lockfast.drivers import forks, wire
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_aio import Keeper
@@ -53,7 +51,7 @@ class Asyncio:
         self._undoing: set[asyncio.Future[Any]] = set()
         self._spawned: set[asyncio.Task[None]] = set()
         self._attachment: Attachment | None = None
-        _drivers.add(self)
+        forks.tell(self)
 
     def enter(self) -> None:
         """Check that the client is used where it belongs: its own loop, its own process, not closed."""
@@ -318,15 +316,3 @@ async def _in_thread(function: Callable[[], R]) -> R:
     finally:
         if future.done():
             thread.join()
-
-
-_drivers: weakref.WeakSet[Asyncio] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for driver in list(_drivers):
-        driver.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

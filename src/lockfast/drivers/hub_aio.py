@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.hub_threads import MAX_MAIL
-from lockfast.drivers.wire import ReplyError, pack
+from lockfast.drivers.wire import ReplyError, pack, read_push
 from lockfast.errors import Misused, Unreachable
-from lockfast.flows.effects import Push
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lockfast.drivers.link import Link
-    from lockfast.flows.effects import Env
+    from lockfast.flows.effects import Env, Push
 
     Connect = Callable[[float, Callable[[Link], None], Callable[[Any], None]], Awaitable[Link]]
 
@@ -98,12 +97,13 @@ class Hub:
         return self._mail.pop(ticket, None)
 
     def _deliver(self, message: Any) -> None:
-        if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
+        push = read_push(message)
+        if push is None:
             return
-        kind, ticket, number = message[2].decode().split(" ")
         if len(self._mail) >= MAX_MAIL:
             self._mail.pop(next(iter(self._mail)))
-        self._mail[ticket] = Push(kind, int(number))
+        ticket, news = push
+        self._mail[ticket] = news
         sleeper = self._sleepers.get(ticket)
         if sleeper is not None:
             _wake(sleeper)

@@ -10,15 +10,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
-from lockfast.drivers.wire import ReplyError, pack
+from lockfast.drivers.wire import ReplyError, pack, read_push
 from lockfast.errors import Misused, Unreachable
-from lockfast.flows.effects import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.drivers.connection import Connection
-    from lockfast.flows.effects import Env
+    from lockfast.flows.effects import Env, Push
 
 MAX_MAIL = 1000  # pushes kept for tickets that nobody waits for (yet); what is dropped heals with the next heartbeat
 
@@ -111,12 +110,13 @@ class Hub:
                 message = connection.buffered_push()
 
     def _deliver(self, message: Any) -> None:
-        if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
+        push = read_push(message)
+        if push is None:
             return
-        kind, ticket, number = message[2].decode().split(" ")
         if len(self._mail) >= MAX_MAIL:
             self._mail.pop(next(iter(self._mail)))
-        self._mail[ticket] = Push(kind, int(number))
+        ticket, news = push
+        self._mail[ticket] = news
         sleeper = self._sleepers.get(ticket)
         if sleeper is not None:
             sleeper.set()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers import wire
+from lockfast.drivers import forks, wire
 from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import new_id, owner_text
@@ -45,7 +43,7 @@ class Threads:
         self._attachment: Attachment | None = None
         self._attaching = threading.Lock()
         self._start()
-        _drivers.add(self)
+        forks.tell(self)
 
     def _start(self) -> None:
         """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
@@ -292,15 +290,3 @@ class Threads:
             connection.close()
         if attachment is not None:
             attachment.close()
-
-
-_drivers: weakref.WeakSet[Threads] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for driver in list(_drivers):
-        driver.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

@@ -8,6 +8,7 @@ import hiredis
 
 from lockfast.endpoints import Secret
 from lockfast.errors import LockfastError, Refused, Unreachable
+from lockfast.flows.effects import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -90,6 +91,14 @@ def not_connected(error: Exception, where: str) -> LockfastError:
     if type(error).__name__ == "SSLCertVerificationError":  # by name: ssl is imported only where TLS is used
         return Refused(f"{where} shows a certificate that is not trusted: {words}", code="CERTIFICATE")
     return Unreachable(f"cannot connect to {where}: {words}", sent=False)
+
+
+def read_push(message: Any) -> tuple[str, Push] | None:
+    """The ticket that a message of the push connection is for, and what it says; None for any other message."""
+    if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
+        return None
+    kind, ticket, number = message[2].decode().split(" ")
+    return ticket, Push(kind, int(number))
 
 
 def is_noscript(reply: object) -> bool:
