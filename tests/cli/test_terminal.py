@@ -28,7 +28,7 @@ class Terminal:
     """A terminal with a shell on it that runs one job; `lead=True` runs the job without a shell."""
 
     def __init__(self, argv: list[str], *, lead: bool = False, env: dict[str, str] | None = None) -> None:
-        self._master, slave = pty.openpty()
+        self.master, slave = pty.openpty()
         self._reports, reports = os.pipe()
         orders, self._orders = os.pipe()
         descriptors = (slave, reports, orders)
@@ -42,14 +42,14 @@ class Terminal:
         self.seen = ""
 
     def type(self, keys: bytes) -> None:
-        os.write(self._master, keys)
+        os.write(self.master, keys)
 
     def wait_for(self, text: str) -> None:
         """Until the screen shows it; what was before it is dropped."""
         while text not in self.screen:
-            assert select.select([self._master], [], [], PATIENCE_S)[0], f"no {text!r} in {self.screen!r}"
+            assert select.select([self.master], [], [], PATIENCE_S)[0], f"no {text!r} in {self.screen!r}"
             try:
-                text_shown = os.read(self._master, 4096).decode()
+                text_shown = os.read(self.master, 4096).decode()
             except OSError:
                 raise AssertionError(f"the terminal was closed with {self.screen!r}") from None
             self.screen += text_shown
@@ -67,7 +67,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for descriptor in (self._master, self._reports, self._orders):
+        for descriptor in (self.master, self._reports, self._orders):
             os.close(descriptor)  # Hangs up on whoever is left.
         if self.process.poll() is None:
             self.process.kill()
@@ -111,9 +111,15 @@ def test_ctrl_z_gives_the_shell_back_and_fg_goes_on(fake: FakeRuns) -> None:
             assert terminal.report() == "stopped"
             terminal.wait_for("continue within")
             terminal.continue_in_foreground()
-            wait_until(lambda: not is_stopped(job_of(terminal)), what="continued")
+            wait_until(lambda: command_has_the_terminal(terminal), what="the command to go on in the foreground")
         terminal.type(b"7\n")
         assert terminal.report() == "ended 7 True"
+
+
+def command_has_the_terminal(terminal: Terminal) -> bool:
+    """Only then is Ctrl-Z for the command; a moment earlier it would be for `lockfast run`, or undone by its CONT."""
+    foreground = os.tcgetpgrp(terminal.master)
+    return foreground not in (terminal.process.pid, job_of(terminal)) and not is_stopped(foreground)
 
 
 def job_of(terminal: Terminal) -> int:
