@@ -10,7 +10,7 @@ from lockfast import endpoints, names, specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.identity import new_id
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import admission, ending, looking, renewal
+from lockfast.flows import ending, looking, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
@@ -96,7 +96,7 @@ class Lockfast:
         await driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
-                await driver.run(ending.release(hold, driver.keeper, driver.env))
+                await driver.release(hold)
             except LockfastError:
                 pass  # lost, or not confirmed: the lease ends it
         await driver.close()
@@ -120,7 +120,7 @@ class Lock(LockBase[Asyncio, "Grant"]):
         Raises NotAcquired when the wait is over, Unreachable when the server does not answer, Refused when it says
         no. Keep the grant: only it can release the hold.
         """
-        return await self._acquire(self._patience(wait))
+        return await self._acquire(self._wait_s if wait is UNSET else specs.wait_seconds(wait))
 
     async def try_acquire(self) -> Grant | None:
         """Hold the lock if it is free at this moment; None otherwise. Never waits for another holder."""
@@ -137,10 +137,10 @@ class Lock(LockBase[Asyncio, "Grant"]):
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            held = await driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
+            held = await driver.acquire(self._ask, ticket, wait_s)
             hold = Hold(self._ask, ticket, held, driver.era, self._renew)
             if driver.closing:  # closed in this very moment: nobody could release it later
-                await driver.run(ending.release(hold, driver.keeper, driver.env))
+                await driver.release(hold)
                 raise Misused("this client was closed while an acquire was waiting")
         finally:
             driver.acquiring.discard(ticket)
@@ -263,7 +263,7 @@ class Grant(GrantView[Asyncio]):
         """
         if not self._hold.era.ended:
             self._driver.enter()
-        await self._driver.run(ending.release(self._hold, self._driver.keeper, self._driver.env))
+        await self._driver.release(self._hold)
 
 
 async def _tell(on_lost: Callable[[Grant], object], grant: Grant) -> None:

@@ -29,9 +29,10 @@ RENEW_BEFORE = 0.66 / 1000  # a hold is renewed when two thirds of its lease (in
 class Era:
     """One life of a client in one process. A fork ends it for the child, so that the child owns nothing."""
 
-    __slots__ = ("ended", "mutex")
+    __slots__ = ("ended", "mutex", "now")
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = now) -> None:
+        self.now = now  # the clock that deadlines are on
         self.ended = False
         self.mutex = threading.Lock()  # guards the state of every hold of the client; never held during I/O
 
@@ -39,23 +40,13 @@ class Era:
 class Hold:
     """The state behind a grant. `deadline` only rises, and only while HELD."""
 
-    __slots__ = (
-        "ask",
-        "deadline",
-        "era",
-        "fence",
-        "lease_ms",
-        "leave_sent",
-        "on_end",
-        "orphaned",
-        "renew_at",
-        "renews",
-        "state",
-        "ticket",
-        "told",
-        "unsure",
-        "why_lost",
-    )
+    # What every hold starts with stands here once, and not in each.
+    state = HELD
+    why_lost = ""
+    leave_sent = False  # a `leave` may have reached the server without our knowing
+    told = False  # whether the caller knows that it is released
+    orphaned = False  # nobody can release it any more: the grant was garbage-collected
+    on_end: tuple[Callable[[], object], ...] = ()
 
     def __init__(self, ask: Ask, ticket: str, held: Held, era: Era, renews: bool) -> None:
         self.ask = ask
@@ -65,19 +56,13 @@ class Hold:
         self.lease_ms = ask.lease_ms
         self.renews = renews
         self.renew_at = self.deadline - ask.lease_ms * RENEW_BEFORE
-        self.state = HELD
-        self.why_lost = ""
-        self.leave_sent = False  # a `leave` may have reached the server without our knowing
-        self.told = False  # whether the caller knows that it is released
-        self.orphaned = False  # nobody can release it any more: the grant was garbage-collected
-        self.on_end: list[Callable[[], object]] = []
 
     def held(self) -> bool:
         """Whether the hold is sure at this moment. Seeing that it is not makes the loss final."""
         if self.era.ended:
             return False
         if self.state is HELD:
-            if now() < self.deadline:
+            if self.era.now() < self.deadline:
                 return True
             self.lose("its lease ended without a renewal")
         return False
@@ -101,15 +86,15 @@ class Hold:
     def renewed(self, deadline: float) -> None:
         """A renewal was answered: the hold is sure until `deadline`, unless it had ended before."""
         with self.era.mutex:
-            if self.state is not HELD or now() >= self.deadline:
+            if self.state is not HELD or self.era.now() >= self.deadline:
                 return
             self.deadline = max(self.deadline, deadline)
             self.renew_at = self.deadline - self.lease_ms * RENEW_BEFORE
 
     def renewal_failed(self, reason: BaseException) -> None:
         """A renewal was not answered, or refused: try again soon."""
-        left_s = self.deadline - now()
-        self.renew_at = now() + min(self.lease_ms / 10_000, 1.0)
+        left_s = self.deadline - self.era.now()
+        self.renew_at = self.era.now() + min(self.lease_ms / 10_000, 1.0)
         log().warning("renewal of %r failed, %.1f s of its lease left: %s", self.ask.name.shown, left_s, reason)
 
     def lose(self, why: str) -> None:
@@ -119,7 +104,7 @@ class Hold:
                 return
             self.state = LOST
             self.why_lost = why
-            listeners, self.on_end = self.on_end, []
+            listeners, self.on_end = self.on_end, ()
         for listener in listeners:
             listener()
 
@@ -136,7 +121,7 @@ class Hold:
         """Call `listener` when the hold is lost or given back, or at once if that has been; `why_lost` tells which."""
         with self.era.mutex:
             if self.state is HELD:
-                self.on_end.append(listener)
+                self.on_end = (*self.on_end, listener)
                 return
         listener()
 
@@ -144,7 +129,7 @@ class Hold:
         """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing."""
         if self.era.ended:  # before the mutex: whoever held that at the fork is not in this process
             raise self._forked()
-        if self.state is HELD and now() >= self.deadline:  # a loss, whoever sees it first
+        if self.state is HELD and self.era.now() >= self.deadline:  # a loss, whoever sees it first
             self.held()
         with self.era.mutex:
             if self.state is RELEASED:
@@ -153,7 +138,7 @@ class Hold:
                     return False
                 raise NotHeld(f"{self.ask.name.shown!r} was released before")
             self.state = LEAVING
-            listeners, self.on_end = self.on_end, []
+            listeners, self.on_end = self.on_end, ()
         for listener in listeners:
             listener()
         return True
@@ -211,7 +196,7 @@ class GrantView(Generic[D]):
     @property
     def remaining(self) -> float:
         """Seconds for which the hold is sure; 0 when it is not held."""
-        return max(0.0, self._hold.deadline - now()) if self._hold.held() else 0.0
+        return max(0.0, self._hold.deadline - self._hold.era.now()) if self._hold.held() else 0.0
 
     @property
     def held(self) -> bool:

@@ -74,9 +74,6 @@ class LockBase(Generic[D, G]):
     def wait(self) -> float | None:
         return self._wait_s
 
-    def _patience(self, wait: object) -> float | None:
-        return self._wait_s if wait is UNSET else specs.wait_seconds(wait)
-
     def _named(self, parts: tuple[str | int, ...]) -> Any:
         """The same lock on another name, for a decorated function."""
         return type(self)(

@@ -10,7 +10,7 @@ from lockfast import endpoints, names, specs, templates
 from lockfast.drivers.identity import new_id
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import admission, ending, looking, renewal
+from lockfast.flows import ending, looking, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
@@ -94,7 +94,7 @@ class Lockfast:
         driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
-                driver.run(ending.release(hold, driver.keeper, driver.env))
+                driver.release(hold)
             except LockfastError:
                 pass  # lost, or not confirmed: the lease ends it
         driver.close()
@@ -118,7 +118,7 @@ class Lock(LockBase[Threads, "Grant"]):
         Raises NotAcquired when the wait is over, Unreachable when the server does not answer, Refused when it says
         no. Keep the grant: only it can release the hold.
         """
-        return self._acquire(self._patience(wait))
+        return self._acquire(self._wait_s if wait is UNSET else specs.wait_seconds(wait))
 
     def try_acquire(self) -> Grant | None:
         """Hold the lock if it is free at this moment; None otherwise. Never waits for another holder."""
@@ -134,7 +134,7 @@ class Lock(LockBase[Threads, "Grant"]):
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            held = driver.run(admission.acquire(self._ask, ticket, wait_s, driver.env))
+            held = driver.acquire(self._ask, ticket, wait_s)
             hold = Hold(self._ask, ticket, held, driver.era, self._renew)
             grant = Grant(hold, driver)
             if driver.closing:  # closed in this very moment: nobody could release it later
@@ -214,7 +214,7 @@ class Grant(GrantView[Threads]):
         Raises LeaseLost when it had gone before (do not commit), NotHeld when it was released before, Unreachable
         when the server did not confirm: call again, or let the lease end it.
         """
-        self._driver.run(ending.release(self._hold, self._driver.keeper, self._driver.env))
+        self._driver.release(self._hold)
 
 
 def _tell(on_lost: Callable[[Grant], object], grant: Grant) -> None:

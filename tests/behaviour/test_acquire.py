@@ -277,11 +277,11 @@ def test_request_of_a_lock_object_is_whole_before_another_thread_can_send_it(mon
         def __init__(self, *given: Any) -> None:
             if not sent:
                 sent.append("")
-                sent.append(ask.admit(env).script.name)
+                sent.append(ask.admit(env, None).script.name)
             super().__init__(*given)
 
     monkeypatch.setattr(asks, "Bound", Interrupted)
-    assert ask.admit(env).script.name == "admit"
+    assert ask.admit(env, None).script.name == "admit"
     assert sent == ["", "admit"]
 
 

@@ -15,6 +15,7 @@ from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.link import Link, connect
 from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.flows import admission, ending
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
 from lockfast.flows.scripts import LEAVE
 from lockfast.grants import Era
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
     from lockfast.embedded import Attachment
     from lockfast.endpoints import Endpoint
+    from lockfast.flows.admission import Held
+    from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Effect, Flow
+    from lockfast.flows.scripts import Bound
+    from lockfast.grants import Hold
 
 R = TypeVar("R")
 
@@ -81,12 +86,65 @@ class Asyncio:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
 
-    async def run(self, flow: Flow[R]) -> R:
-        """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
-        lane: Link | None = None  # where this flow's last request went out
+    async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
+        """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
+        env = self.env
+        sent = env.now()
+        lane = self._link
+        flow = None
+        if lane is not None and lane.usable:
+            answer: Any = None
+            error: BaseException | None = None
+            bound, args, by = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket), sent + env.attempt_s
+            try:
+                answer = await lane.request(wire.evalsha(bound, args), by)
+                held = admission.at_once(ask, answer, sent, env)
+                if held is not None:
+                    return held
+                if type(answer) is wire.ReplyError:
+                    answer = await self._retold(lane, bound, args, by, answer)
+            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                error = struck
+            flow = admission.acquire(ask, ticket, wait_s, env, sent)
+            flow.send(None)
+            return await self._go_on(flow, answer, error, lane)
+        return await self.run(admission.acquire(ask, ticket, wait_s, env))
+
+    async def release(self, hold: Hold) -> None:
+        """Run ending.release, its first request from here as well."""
+        env, keeper = self.env, self.keeper
+        if not ending.begin(hold, keeper):
+            return
+        lane = self._link
+        if hold.unsure or lane is None or not lane.usable:
+            await self.run(ending.finish(hold, keeper, env))
+            return
         answer: Any = None
         error: BaseException | None = None
-        cancelled = False
+        bound, args, by = hold.ask.leave, (hold.ticket,), env.now() + env.attempt_s
+        try:
+            answer = await self._request(lane, bound, args, by)
+            if type(answer) is wire.ReplyError:
+                answer = await self._retold(lane, bound, args, by, answer)
+        except BaseException as struck:  # noqa: BLE001 - as above
+            error = struck
+        if answer == 1:
+            ending.end(hold, stood=True)
+            return
+        flow = ending.finish(hold, keeper, env)
+        flow.send(None)
+        await self._go_on(flow, answer, error, lane)
+
+    async def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
+        return await self._go_on(flow, None, None, None)
+
+    async def _go_on(self, flow: Flow[R], answer: Any, error: BaseException | None, lane: Link | None) -> R:
+        """Run the rest of a flow: first it is sent the answer, or thrown the error, that its last effect came to.
+
+        lane: where its last request went out.
+        """
+        cancelled = error is not None and not isinstance(error, Exception)
         while True:
             try:
                 effect = flow.send(answer) if error is None else flow.throw(error)
@@ -104,29 +162,26 @@ class Asyncio:
                 else:
                     if self.closed:
                         raise Misused("this client is closed")
-                    link = self._link
-                    if link is None or not link.usable:
-                        link = await self._linked(effect.by)
-                    lane = link
-                    answer = await self._request(lane, effect)
+                    lane = await self._linked(effect.by)
+                    answer = await self._request(lane, effect.bound, effect.args, effect.by)
                     if type(answer) is wire.ReplyError:
-                        answer = await self._retold(lane, effect, answer)
+                        answer = await self._retold(lane, effect.bound, effect.args, effect.by, answer)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck
                 cancelled = cancelled or not isinstance(struck, Exception)
 
-    def _request(self, link: Link, call: Call) -> asyncio.Future[Any]:
-        if call.bound.script is LEAVE and self.env.listening:
+    def _request(self, link: Link, bound: Bound, args: tuple[str | int, ...], by: float) -> asyncio.Future[Any]:
+        if bound.script is LEAVE and self.env.listening:
             # The next holder is written to before this client is; drivers/threads.py says why.
-            return link.request(wire.PING + wire.evalsha(call), call.by, 1)
-        return link.request(wire.evalsha(call), call.by)
+            return link.request(wire.PING + wire.evalsha(bound, args), by, 1)
+        return link.request(wire.evalsha(bound, args), by)
 
-    async def _retold(self, link: Link, call: Call, reply: Exception) -> Any:
+    async def _retold(self, link: Link, bound: Bound, args: tuple[str | int, ...], by: float, reply: Exception) -> Any:
         """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
         self.env.connected = True
         answer: Any = reply
         if wire.is_noscript(reply):
-            answer = await link.request(wire.eval_text(call), call.by)
+            answer = await link.request(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
             raise wire.failure(answer, link.where)
         return answer
@@ -139,7 +194,7 @@ class Asyncio:
         """
         if lane is None:
             return self._bring(call)
-        sent = lane.request(wire.eval_text(call), now() + self.env.timeout_s)
+        sent = lane.request(wire.eval_text(call.bound, call.args), now() + self.env.timeout_s)
         self._undoing.add(sent)
 
         def answered(sent: asyncio.Future[Any]) -> None:
@@ -160,7 +215,7 @@ class Asyncio:
         by = now() + self.env.timeout_s
         try:
             link = await self._linked(by)
-            await link.request(wire.eval_text(call), by)
+            await link.request(wire.eval_text(call.bound, call.args), by)
         except LockfastError:
             pass  # the place ends by itself in seconds, a hold with its lease
 
@@ -182,13 +237,13 @@ class Asyncio:
 
     async def _call_many(self, effect: CallMany) -> list[Any]:
         link = await self._linked(effect.by)
-        futures = [link.request(wire.evalsha(call), call.by) for call in effect.calls]
+        futures = [link.request(wire.evalsha(call.bound, call.args), call.by) for call in effect.calls]
         answers: list[Any] = []
         for call, reply in zip(effect.calls, await asyncio.gather(*futures, return_exceptions=True), strict=True):
             answer: Any = reply
             if isinstance(reply, wire.ReplyError):
                 try:
-                    answer = await self._retold(link, call, reply)
+                    answer = await self._retold(link, call.bound, call.args, call.by, reply)
                 except LockfastError as failure:
                     answer = failure
             answers.append(answer)

@@ -22,7 +22,7 @@ class Keeper:
     """Renews, and declares loss, for all holds of one client."""
 
     def __init__(self, env: Env, run: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(env.now)
         self._env = env
         self._run = run
         self._alarm: asyncio.TimerHandle | None = None

@@ -29,7 +29,7 @@ class Keeper:
     """Renews, and declares loss, for all holds of one client."""
 
     def __init__(self, env: Env, run: Callable[[Any], Any]) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(env.now)
         self._env = env
         self._run = run
         self._timer: threading.Thread | None = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from lockfast.clock import now
 from lockfast.errors import LockfastError
 from lockfast.flows.admission import leave
 from lockfast.grants import HELD, log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.flows.effects import Env, Flow
     from lockfast.grants import Hold
 
@@ -22,14 +23,15 @@ LOOK_S = 1.0
 class Ledger:
     """The holds of one client, and the releases that were not confirmed yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self.holds: dict[str, Hold] = {}
         self.unconfirmed: dict[str, Hold] = {}
 
     def look(self) -> tuple[list[Hold], float]:
         """Declare what is lost. Returns the holds that are due for renewal, and when to look again."""
         wakes_at = inf
-        moment = now()
+        moment = self._now()
         due: list[Hold] = []
         for hold in list(self.holds.values()):
             if hold.state is not HELD:
@@ -60,7 +62,7 @@ class Ledger:
 
     def finish_one(self, hold: Hold, env: Env) -> Flow[None]:
         """Try once more to have a release confirmed, unless its lease has ended by now."""
-        if now() >= hold.deadline + LOOK_S:
+        if self._now() >= hold.deadline + LOOK_S:
             self.unconfirmed.pop(hold.ticket, None)
             return
         stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, sent_before=True)

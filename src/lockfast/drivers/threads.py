@@ -14,6 +14,7 @@ from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.flows import admission, ending
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
 from lockfast.flows.scripts import LEAVE
 from lockfast.grants import Era
@@ -22,7 +23,11 @@ from lockfast.names import channel
 if TYPE_CHECKING:
     from lockfast.embedded import Attachment
     from lockfast.endpoints import Endpoint
+    from lockfast.flows.admission import Held
+    from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Effect, Flow
+    from lockfast.flows.scripts import Bound
+    from lockfast.grants import Hold
 
 R = TypeVar("R")
 MAX_LINGERING = 32
@@ -57,12 +62,55 @@ class Threads:
         self.hub = Hub(self.env, own_channel, self.connect)
         self.keeper = Keeper(self.env, self.run)
 
-    def run(self, flow: Flow[R]) -> R:
-        """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
-        lane: Connection | None = None  # where the request is, or went out without an answer
-        unanswered: list[Connection] = []  # the same for earlier tries of this flow
+    def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
+        """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
+        env = self.env
+        unanswered: list[Connection] = []
         answer: Any = None
         error: BaseException | None = None
+        sent = env.now()
+        try:
+            bound, args = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket)
+            answer = self._call(bound, args, sent + env.attempt_s, unanswered)
+            held = admission.at_once(ask, answer, sent, env)
+            if held is not None:
+                return held
+        except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+            error = struck
+        flow = admission.acquire(ask, ticket, wait_s, env, sent)
+        flow.send(None)
+        return self._go_on(flow, answer, error, unanswered)
+
+    def release(self, hold: Hold) -> None:
+        """Run ending.release, its first request from here as well."""
+        env, keeper = self.env, self.keeper
+        if not ending.begin(hold, keeper):
+            return
+        unanswered: list[Connection] = []
+        answer: Any = None
+        error: BaseException | None = None
+        if not hold.unsure:
+            try:
+                answer = self._call(hold.ask.leave, (hold.ticket,), env.now() + env.attempt_s, unanswered)
+            except BaseException as struck:  # noqa: BLE001 - as above
+                error = struck
+            if answer == 1:
+                ending.end(hold, stood=True)
+                return
+        flow = ending.finish(hold, keeper, env)
+        if not hold.unsure:
+            flow.send(None)
+        self._go_on(flow, answer, error, unanswered)
+
+    def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
+        return self._go_on(flow, None, None, [])
+
+    def _go_on(self, flow: Flow[R], answer: Any, error: BaseException | None, unanswered: list[Connection]) -> R:
+        """Run the rest of a flow: first it is sent the answer, or thrown the error, that its last effect came to.
+
+        unanswered: where its requests went out without an answer.
+        """
         try:
             while True:
                 try:
@@ -74,44 +122,45 @@ class Threads:
                 try:
                     if type(effect) is not Call:
                         answer = self._perform(effect)
-                        continue
-                    if lane is not None:
-                        unanswered.append(lane)
-                        lane = None
-                    if effect.behind:
+                    elif effect.behind:
                         self._undo(effect, unanswered)
-                        continue
-                    try:
-                        lane = self._free.pop()
-                    except IndexError:
-                        pass  # none is free; two threads may have seen the last one
-                    if lane is None:
-                        lane = self._dial(effect.by)
-                    if effect.bound.script is LEAVE and self.env.listening:
-                        # Servers write pending replies last in, first out. A PING in front puts this connection into
-                        # that list before the receiver of a grant, so that the next holder is written to first.
-                        answer = lane.call(wire.PING + wire.evalsha(effect), effect.by, 2)
                     else:
-                        answer = lane.call(wire.evalsha(effect), effect.by)
-                    if type(answer) is wire.ReplyError:
-                        answer = self._retold(lane, effect, answer)
-                    self._free.append(lane)
-                    lane = None
-                    if self.closed:  # closed meanwhile: whoever closed may have missed this one
-                        self._close_free()
+                        answer = self._call(effect.bound, effect.args, effect.by, unanswered)
                 except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                     error = struck
-                    if lane is not None:
-                        self._close_free()  # the others go to the same server and most likely failed with it
         finally:
-            if lane is not None:
-                self._let_go(lane)
             for connection in unanswered:
                 self._let_go(connection)
 
+    def _call(self, bound: Bound, args: tuple[str | int, ...], by: float, unanswered: list[Connection]) -> Any:
+        """Run a script. If that fails on a connection, it is added to `unanswered`: what was sent may still run."""
+        try:
+            lane = self._free.pop()
+        except IndexError:
+            lane = self._dial(by)
+        try:
+            if bound.script is LEAVE and self.env.listening:
+                # Servers write pending replies last in, first out. A PING in front puts this connection into
+                # that list before the receiver of a grant, so that the next holder is written to first.
+                answer = lane.call(wire.PING + wire.evalsha(bound, args), by, 2)
+            else:
+                answer = lane.call(wire.evalsha(bound, args), by)
+            if type(answer) is wire.ReplyError:
+                answer = self._retold(lane, bound, args, by, answer)
+        except BaseException:
+            unanswered.append(lane)
+            self._close_free()  # the others go to the same server and most likely failed with it
+            raise
+        self._free.append(lane)
+        if self.closed:  # closed meanwhile: whoever closed may have missed this one
+            self._close_free()
+        return answer
+
     def _undo(self, call: Call, unanswered: list[Connection]) -> None:
         """Send a `leave` behind every request that it may have to undo; over another connection if all are broken."""
-        request = wire.eval_text(call)  # with its text: a server that forgot the script cannot ask for it here
+        request = wire.eval_text(
+            call.bound, call.args
+        )  # with its text: a server that forgot the script cannot ask for it here
         written = False
         while unanswered:
             connection = unanswered.pop()
@@ -151,11 +200,13 @@ class Threads:
             raise Misused("this client is closed")
         return self.connect(by)
 
-    def _retold(self, connection: Connection, call: Call, reply: Exception) -> Any:
+    def _retold(
+        self, connection: Connection, bound: Bound, args: tuple[str | int, ...], by: float, reply: Exception
+    ) -> Any:
         """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
         answer: Any = reply
         if wire.is_noscript(reply):
-            answer = connection.call(wire.eval_text(call), call.by)
+            answer = connection.call(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
             raise wire.failure(answer, connection.where)
         return answer
@@ -176,11 +227,12 @@ class Threads:
     def _call_many(self, effect: CallMany) -> list[Any]:
         connection = self._take(effect.by)
         try:
-            connection.send(b"".join(wire.evalsha(call) for call in effect.calls), len(effect.calls))
+            connection.send(b"".join(wire.evalsha(call.bound, call.args) for call in effect.calls), len(effect.calls))
             replies = connection.read_each(effect.by)
             for i, reply in enumerate(replies):
                 if wire.is_noscript(reply):
-                    replies[i] = connection.call(wire.eval_text(effect.calls[i]), effect.by)
+                    call = effect.calls[i]
+                    replies[i] = connection.call(wire.eval_text(call.bound, call.args), effect.by)
         except BaseException:
             self._let_go(connection)
             raise

@@ -13,7 +13,6 @@ from lockfast.flows.effects import Push
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lockfast.flows.effects import Call
     from lockfast.flows.scripts import Bound
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
@@ -37,13 +36,13 @@ _NEXT_STEP = {
 }
 
 
-def evalsha(call: Call) -> bytes:
+def evalsha(bound: Bound, args: tuple[str | int, ...]) -> bytes:
     """The request that runs a script the server is expected to know.
 
     Packed here and not by hiredis: most of it is the same for every call of a lock, and is put together only once.
     """
-    out = call.bound.packed or _pack_start(call.bound)
-    for arg in call.args:
+    out = bound.packed or _pack_start(bound)
+    for arg in args:
         text = str(arg)
         out = f"{out}${len(text)}\r\n{text}\r\n"
     return out.encode()
@@ -64,10 +63,9 @@ def _bulks(words: Iterable[str | int]) -> str:
     return "".join([f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts])
 
 
-def eval_text(call: Call) -> bytes:
+def eval_text(bound: Bound, args: tuple[str | int, ...]) -> bytes:
     """The request that brings the script along, for a server that forgot it."""
-    bound = call.bound
-    return pack(("EVAL", bound.script.text, len(bound.name.keys), *bound.name.keys, *bound.args, *call.args))
+    return pack(("EVAL", bound.script.text, len(bound.name.keys), *bound.name.keys, *bound.args, *args))
 
 
 def greet(commands: list[tuple[str | Secret, ...]]) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
 from lockfast.flows.scripts import LEAVE, RENEW, Bound
-from lockfast.specs import HEARTBEAT_S, PLACE_S
+from lockfast.specs import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from lockfast.flows.asks import Ask
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
 MARGIN_S = 0.002  # and the server counts in whole milliseconds
-PLACE_MS = round(PLACE_S * 1000)
 SILENCE_S = 30.0  # how long an acquire with patience tolerates a server that does not answer
 UNDO_S = 0.25  # how long the end of an acquire waits for its `leave` to be confirmed; the lease covers the rest
 POLL_S = 0.25  # how often to ask where pushes are not allowed
@@ -39,15 +38,28 @@ def deadline_of(sent: float, ms_left: float) -> float:
     return sent + ms_left * (MARGIN_RATIO / 1000) - MARGIN_S
 
 
-def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]:
+def at_once(ask: Ask, reply: object, sent: float, env: Env) -> Held | None:
+    """What `acquire` would return for the reply to its first request, if that grants the whole lease; else None.
+
+    Nearly every acquire ends like this, so drivers look here first and need not start the flow.
+    """
+    if type(reply) is int:
+        deadline = deadline_of(sent, ask.lease_ms)
+        if deadline - env.now() >= ask.lease_s / 2:
+            env.seen.learn(ask.name.shown, reply)
+            return reply, deadline, False
+    return None
+
+
+def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: float | None = None) -> Flow[Held]:
     """Hold what is asked for, waiting in the queue up to `wait_s` seconds (None: as long as it takes; 0: ask once).
 
+    asked_at: when the first request was sent, for a driver that did so before it started the flow.
     Raises NotAcquired, Unreachable or Refused; whatever it raises, and whatever is thrown in, nothing stays queued.
     """
     name = ask.name
-    started = sent = heard_at = env.now()
+    started = sent = heard_at = env.now() if asked_at is None else asked_at
     ends_at = inf if wait_s is None else started + wait_s
-    place_ms = 0 if wait_s == 0 else PLACE_MS
     unsure = False  # an admit went out and was never answered: it may still run, later than a leave
     reached = False  # the server may know the ticket
     failures = 0
@@ -58,7 +70,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
             if failures:
                 by = min(by, _give_up_at(started, heard_at, wait_s, env))
             try:
-                reply = yield Call(ask.admit(env), (place_ms, env.seen.get(name.shown), ticket), by)
+                reply = yield Call(ask.admit(env, wait_s), (env.seen.get(name.shown, 0), ticket), by)
             except Unreachable as failure:
                 unsure = unsure or failure.sent
                 failures += 1

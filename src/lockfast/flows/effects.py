@@ -135,27 +135,20 @@ def backoff(failures: int, gives_up_at: float, env: Env) -> Sleep:
     return Sleep(max(0.0, min(delay_s, gives_up_at - env.now())))
 
 
-class Seen:
+class Seen(dict[str, int]):
     """The highest fence this client knows of, by name: what makes fences grow even if the server forgets them all.
 
     Bounded: the name that was learned first is forgotten first.
     """
 
     MAX_NAMES = 10_000
-    __slots__ = ("_fences",)
-
-    def __init__(self) -> None:
-        self._fences: dict[str, int] = {}
-
-    def get(self, name: str) -> int:
-        return self._fences.get(name, 0)
+    __slots__ = ()
 
     def learn(self, name: str, fence: int) -> None:
-        fences = self._fences
-        if fence > fences.get(name, 0):
-            fences[name] = fence
-            if len(fences) > self.MAX_NAMES:
+        if fence > self.get(name, 0):
+            self[name] = fence
+            if len(self) > self.MAX_NAMES:
                 try:
-                    del fences[next(iter(fences))]
+                    del self[next(iter(self))]
                 except (KeyError, RuntimeError):
                     pass  # another thread dropped one at the same moment, which is as good

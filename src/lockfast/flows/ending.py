@@ -20,15 +20,26 @@ class Keeps(Protocol):
     def finish(self, hold: Hold) -> None: ...
 
 
+def begin(hold: Hold, keeper: Keeps) -> bool:
+    """Decide to give a hold back. False when a release that was interrupted has been finished since."""
+    if not hold.begin_leave():
+        return False
+    keeper.unwatch(hold)
+    return True
+
+
 def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
-    """Give a hold back. Raises NotHeld, LeaseLost, or Unreachable when it was not confirmed (call again).
+    """Give a hold back. Raises NotHeld, LeaseLost, or Unreachable when it was not confirmed (call again)."""
+    if begin(hold, keeper):
+        yield from finish(hold, keeper, env)
+
+
+def finish(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
+    """The rest of a release.
 
     Whatever ends this early, the ticket is kept until the server has confirmed: the caller may try again, and after
     an interrupt the keeper does.
     """
-    if not hold.begin_leave():
-        return  # a release that was interrupted has been finished since
-    keeper.unwatch(hold)
     try:
         stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, hold.leave_sent)
     except GeneratorExit:
@@ -42,6 +53,11 @@ def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
         hold.leave_sent = True  # it may be on its way
         keeper.finish(hold)
         raise
+    end(hold, stood)
+
+
+def end(hold: Hold, stood: bool) -> None:
+    """The server has confirmed. stood: the hold was there until now."""
     hold.end_leave(stood, told=True)
     if hold.why_lost:
         raise hold.loss()
