@@ -88,6 +88,8 @@ def read(name: Name, reply: list[Any]) -> Snapshot:
             )
     waiters = []
     for ticket, entry in zip(queue[::2], queue[1::2], strict=True):
+        if not entry:
+            continue  # its entry was evicted or deleted by hand; the next grant loop drops such a place
         place_end, weight, _, since, _, _, owner = _padded(entry, 7)
         left_s = (int(place_end) - now_ms) / 1000
         if left_s > 0:

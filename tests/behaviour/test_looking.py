@@ -116,6 +116,16 @@ def test_inspect_of_a_name_that_was_never_used_is_empty_and_creates_nothing(
     assert server.command("DBSIZE") == 0
 
 
+def test_inspect_leaves_out_a_waiter_whose_entry_was_deleted_by_hand(server: Server, lf: Lockfast, name: str) -> None:
+    with Scripts(server) as scripts:
+        scripts.name(name).admit("holder")
+        scripts.name(name).admit("waiter")
+    server.command("DEL", f"lockfast:{{{name}}}:entries")
+    seen = lf.inspect(name)
+    assert (seen.waiters, seen.queue_length) == ((), 1)
+    assert [held.ticket for held in seen.holders] == ["holder"]
+
+
 def test_inspect_shows_no_hold_whose_lease_has_ended(server: Server, lf: Lockfast, name: str) -> None:
     with Scripts(server) as scripts:
         scripts.name(name).admit("dead", lease=50)
