@@ -26,6 +26,9 @@ MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
 MARGIN_S = 0.002  # and the server counts in whole milliseconds
 SILENCE_S = 30.0  # how long an acquire with patience tolerates a server that does not answer
 UNDO_S = 0.25  # how long the end of an acquire waits for its `leave` to be confirmed; the lease covers the rest
+# A ticket that was given up with a request still under way stays refused at least this long, whatever lease it had:
+# abandoned connections stay open for a minute, so that is how late the request may come.
+TOMBSTONE_MS = 60_000
 POLL_S = 0.25  # how often to ask where pushes are not allowed
 
 
@@ -174,7 +177,7 @@ def _busy(name: str, wait_s: float | None) -> str:
 
 
 def _leave(ask: Ask, unsure: bool) -> Bound:
-    return Bound(LEAVE, ask.name, (ask.lease_ms, 1, "")) if unsure else ask.leave
+    return Bound(LEAVE, ask.name, (max(ask.lease_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
 
 
 def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> Flow[bool]:
@@ -184,7 +187,7 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> F
     """
     started = env.now()
     by = started + env.attempt_s
-    bound = _leave(ask, unsure) if unsure else ask.leave
+    bound = _leave(ask, unsure)
     failures = 0
     while True:
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockfast import names, snapshots
 from lockfast.errors import NotHeld, Refused
+from lockfast.flows.admission import TOMBSTONE_MS
 from lockfast.flows.effects import Call, Command
 from lockfast.flows.scripts import INSPECT, LEAVE, Bound
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from lockfast.names import Name
     from lockfast.snapshots import Snapshot
 
-TOMBSTONE_MS = 60_000  # a broken ticket stays refused at least this long, whatever lease it had
 MAX_SCANS = 1_000_000
 
 

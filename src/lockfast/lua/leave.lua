@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Forget a ticket wherever it is (release, cancel, end of a wait, break), then hand over to whoever is next.
 -- KEYS[1..5] the name (see state.lua)
--- ARGV[1] lease_ms of the ticket, for how long it stays refused
+-- ARGV[1] lease_ms: for how long the ticket stays refused, its lease at least
 -- ARGV[2] unsure: "1" when an `admit` of the ticket was sent and never answered, so that it may still arrive
 -- ARGV[3] note: "" or "by reason", kept as the record of a break  ARGV[4] ticket
 -- Returns 1 when it held (nobody has taken over until now), 2 when it was queued, 0 when it was nowhere.
