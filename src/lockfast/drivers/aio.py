@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, wire
+from lockfast.drivers.dialling import dial
+from lockfast.drivers.door import Door
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.link import Link, connect
-from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.errors import LockfastError, Misused
 from lockfast.flows import admission, ending
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
 from lockfast.flows.scripts import LEAVE
@@ -24,7 +24,6 @@ from lockfast.names import channel
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from lockfast.embedded import Attachment
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -55,7 +54,7 @@ class Asyncio:
         self._links: set[Link] = set()  # all that are open, retired ones too
         self._undoing: set[asyncio.Future[Any]] = set()
         self._spawned: set[asyncio.Task[None]] = set()
-        self._attachment: Attachment | None = None
+        self._door = Door(endpoint)
         forks.tell(self)
 
     def enter(self) -> None:
@@ -274,21 +273,7 @@ class Asyncio:
             self._linking = None
 
     async def _connect(self, by: float, on_end: Callable[[Link], None], on_push: Callable[[Any], None] | None) -> Link:
-        if not self.endpoint.embedded:
-            link = await connect(self.endpoint, self.endpoint.path, by, on_end, on_push)
-        else:
-            if self._attachment is None:
-                from lockfast import embedded
-
-                self._attachment = await _in_thread(embedded.attach)
-            attachment = self._attachment
-            try:
-                link = await connect(self.endpoint, attachment.socket_path, by, on_end, on_push)
-            except Unreachable as failure:
-                if not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
-                    raise  # it is there, and does not answer
-                await _in_thread(partial(attachment.revive, wait_s=max(by - now(), 1.0)))
-                link = await connect(self.endpoint, attachment.socket_path, by, on_end, on_push)
+        link = await dial(self._door, by, lambda path: connect(self.endpoint, path, by, on_end, on_push))
         self._links.add(link)
         link.ended.add_done_callback(lambda _: self._links.discard(link))
         return link
@@ -327,9 +312,7 @@ class Asyncio:
             link.close()
         if links:
             await asyncio.wait([link.ended for link in links], timeout=1.0)
-        attachment, self._attachment = self._attachment, None
-        if attachment is not None:
-            attachment.close()
+        self._door.close()
 
     def forget(self) -> None:
         """In a forked child: own nothing of the parent's. The loop does not run here, so neither does the client."""
@@ -341,33 +324,3 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """Whoever waited has been told; if all of them were cancelled, nobody needs to be."""
     if not task.cancelled():
         task.exception()
-
-
-async def _in_thread(function: Callable[[], R]) -> R:
-    """Run what blocks for a moment in a thread that ends with it; the loop's own pool would stay."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[R] = loop.create_future()
-
-    def tell(result: R | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # R may itself be None
-
-    def call() -> None:
-        try:
-            result = function()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
-            loop.call_soon_threadsafe(tell, None, error)
-        else:
-            loop.call_soon_threadsafe(tell, result, None)
-
-    thread = threading.Thread(target=call, name="lockfast-embedded", daemon=True)
-    thread.start()
-    try:
-        return await future
-    finally:
-        if future.done():
-            thread.join()

@@ -167,23 +167,11 @@ async def connect(
     on_push: Callable[[Any], None] | None = None,
 ) -> Link:
     """A link that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
-    loop = asyncio.get_running_loop()
     where = endpoint.where
     link: Link | None = None
-
-    def make() -> Link:
-        return Link(where, on_push, on_end)
-
     try:
         async with asyncio.timeout(max(by - now(), 0.01)):
-            if socket_path:
-                _, link = await loop.create_unix_connection(make, socket_path)
-            else:
-                host, port = await _address(endpoint)
-                context = endpoint.tls_context()
-                _, link = await loop.create_connection(
-                    make, host, port, ssl=context, server_hostname=host if context else None
-                )
+            link = await reach(endpoint, socket_path, on_end, on_push)
             greeting = endpoint.greeting()
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)
@@ -200,6 +188,26 @@ async def connect(
             link.close()
         raise
     return link
+
+
+async def reach(
+    endpoint: Endpoint,
+    socket_path: str,
+    on_end: Callable[[Link], None],
+    on_push: Callable[[Any], None] | None = None,
+) -> Link:
+    """A link on which nothing has been said yet. Raises OSError."""
+    loop = asyncio.get_running_loop()
+
+    def make() -> Link:
+        return Link(endpoint.where, on_push, on_end)
+
+    if socket_path:
+        return (await loop.create_unix_connection(make, socket_path))[1]
+    host, port = await _address(endpoint)
+    context = endpoint.tls_context()
+    name = host if context else None
+    return (await loop.create_connection(make, host, port, ssl=context, server_hostname=name))[1]
 
 
 async def _address(endpoint: Endpoint) -> tuple[str, int]:

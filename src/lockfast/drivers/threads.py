@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, wire
 from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
+from lockfast.drivers.door import Door
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import new_id, owner_text
 from lockfast.drivers.keeper_threads import Keeper
@@ -21,7 +21,6 @@ from lockfast.grants import Era
 from lockfast.names import channel
 
 if TYPE_CHECKING:
-    from lockfast.embedded import Attachment
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -45,8 +44,7 @@ class Threads:
         self._prefix = prefix
         self._label = label
         self._tick_s = min(TICK_S, timeout_s / 8)
-        self._attachment: Attachment | None = None
-        self._attaching = threading.Lock()
+        self._door = Door(endpoint)
         self._start()
         forks.tell(self)
 
@@ -186,8 +184,7 @@ class Threads:
             connection = self._free.pop()
             connection.send(request, 1)
         except (IndexError, Unreachable):
-            path = self._attachment.socket_path if self._attachment is not None else self.endpoint.path
-            connection = deliver(self.endpoint, path, call.by, request)
+            connection = deliver(self.endpoint, self._door.path(), call.by, request)
         try:
             connection.read(call.by)
         except TimeoutError:
@@ -253,22 +250,11 @@ class Threads:
 
     def connect(self, by: float) -> Connection:
         """A new connection. The embedded server is started, or started again, when it is not there."""
-        if not self.endpoint.embedded:
-            connection = connect(self.endpoint, self.endpoint.path, by, self._tick_s)
-        else:
-            with self._attaching:
-                if self._attachment is None:
-                    from lockfast import embedded
-
-                    self._attachment = embedded.attach()
-                attachment = self._attachment
-            try:
-                connection = connect(self.endpoint, attachment.socket_path, by, self._tick_s)
-            except Unreachable as failure:
-                if not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
-                    raise  # it is there, and does not answer
-                attachment.revive(wait_s=max(by - now(), 1.0))
-                connection = connect(self.endpoint, attachment.socket_path, by, self._tick_s)
+        try:
+            connection = connect(self.endpoint, self._door.path(), by, self._tick_s)
+        except Unreachable as failure:
+            self._door.revive(failure, by)
+            connection = connect(self.endpoint, self._door.path(), by, self._tick_s)
         self.env.connected = True
         return connection
 
@@ -327,18 +313,13 @@ class Threads:
         self._close_free()
         while self._lingering:
             self._lingering.pop()[1].close()
-        attachment, self._attachment = self._attachment, None
-        if attachment is not None:
-            attachment.close()
+        self._door.close()
 
     def forget(self) -> None:
         """In a forked child: own nothing of the parent's. Its sockets are closed here and stay open there."""
         self.era.ended = True
         inherited = [*self._free, *(connection for _, connection in self._lingering), *self.hub.connections()]
-        attachment, self._attachment = self._attachment, None
-        self._attaching = threading.Lock()
         self._start()
         for connection in inherited:
             connection.close()
-        if attachment is not None:
-            attachment.close()
+        self._door.forget()

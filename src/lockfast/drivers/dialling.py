@@ -1,0 +1,59 @@
+"""Connecting from asyncio through a door, whose methods block: they are called in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from lockfast.errors import Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lockfast.drivers.door import Door
+    from lockfast.drivers.link import Link
+
+R = TypeVar("R")
+
+
+async def dial(door: Door, by: float, connect: Callable[[str], Awaitable[Link]]) -> Link:
+    """Connect to what is behind the door; an embedded server that is not there is started, or started again."""
+    if not door.endpoint.embedded:
+        return await connect(door.endpoint.path)
+    try:
+        return await connect(await _in_thread(door.path))
+    except Unreachable as failure:
+        await _in_thread(partial(door.revive, failure, by))
+        return await connect(await _in_thread(door.path))
+
+
+async def _in_thread(function: Callable[[], R]) -> R:
+    """Run what blocks for a moment in a thread that ends with it; the loop's own pool would stay."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+
+    def tell(result: R | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # R may itself be None
+
+    def call() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            loop.call_soon_threadsafe(tell, None, error)
+        else:
+            loop.call_soon_threadsafe(tell, result, None)
+
+    thread = threading.Thread(target=call, name="lockfast-embedded", daemon=True)
+    thread.start()
+    try:
+        return await future
+    finally:
+        if future.done():
+            thread.join()

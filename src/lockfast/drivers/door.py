@@ -1,0 +1,56 @@
+"""Where one server is found: its socket's path, with the embedded server started, or started again, when that is meant.
+
+Its methods block; asyncio calls them in a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from lockfast.clock import now
+
+if TYPE_CHECKING:
+    from lockfast.embedded import Attachment
+    from lockfast.endpoints import Endpoint
+    from lockfast.errors import Unreachable
+
+
+class Door:
+    """One endpoint, and the hold on the embedded server if it is that one."""
+
+    __slots__ = ("_attaching", "_attachment", "endpoint")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._attachment: Attachment | None = None
+        self._attaching = threading.Lock()
+
+    def path(self) -> str:
+        """The path of the server's socket; empty for one that is reached by host and port."""
+        return self._attach().socket_path if self.endpoint.embedded else self.endpoint.path
+
+    def revive(self, failure: Unreachable, by: float) -> None:
+        """After a failure to connect: start the embedded server again if it had ended, else raise the failure."""
+        if not self.endpoint.embedded or not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
+            raise failure
+        self._attach().revive(wait_s=max(by - now(), 1.0))
+
+    def close(self) -> None:
+        """Let go of the embedded server."""
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            attachment.close()
+
+    def forget(self) -> None:
+        """In a forked child: the attachment is the parent's, and so may be whoever holds the lock."""
+        self._attaching = threading.Lock()
+        self.close()
+
+    def _attach(self) -> Attachment:
+        with self._attaching:
+            if self._attachment is None:
+                from lockfast import embedded
+
+                self._attachment = embedded.attach()
+            return self._attachment
