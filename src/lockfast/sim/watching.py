@@ -1,0 +1,150 @@
+"""What a server did to a name, read from what it stores: the server's side of a history.
+
+After every script run the name's keys are compared with what they were after the one before. This is the only place
+of the simulator that knows how lua/state.lua spells them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lockfast.sim.telling import fence_text
+
+if TYPE_CHECKING:
+    from lockfast.flows.effects import Call
+    from lockfast.sim.node import Node
+
+
+class Standing(NamedTuple):
+    """One holder, as the server has it."""
+
+    fence: int
+    end_ms: int
+    weight: int
+
+
+class View:
+    """One name as it was after the last script: what was stored, and what that means."""
+
+    __slots__ = ("holders", "keys", "limit", "queue", "raw", "shared")
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self.keys = [key.encode() for key in keys]
+        self.raw: bytes | None = None
+        self.queue: dict[str, bytes] = {}  # ticket -> since when it has this place, in order
+        self.shared: dict[bytes, float] = {}
+        self.holders: dict[str, Standing] = {}
+        self.limit = 1
+
+
+class Watch:
+    """Compares, and records."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._views: dict[str, View] = {}
+
+    def forget(self) -> None:
+        """The server has lost its memory: what was there before is no longer compared with."""
+        self._views.clear()
+
+    def after(self, call: Call) -> None:
+        """A script has run."""
+        bound = call.bound
+        name = bound.name.shown
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = View(bound.name.keys)
+        store = self._node.server.store
+        raw = store.string(view.keys[0])
+        queue = self._queue(view, str(call.args[-1]))
+        ends = store.sorted(view.keys[3])
+        shared = ends.scores if ends is not None else {}
+        if raw == view.raw and queue == view.queue and shared == view.shared:
+            return
+        view.raw, view.shared = raw, dict(shared)
+        holders, view.limit = self._read(view)
+        leaving = str(call.args[-1]) if bound.script.name == "leave" else ""
+        self._compare(name, view, holders, queue, leaving)
+        view.holders, view.queue = holders, queue
+
+    def _queue(self, view: View, asker: str) -> dict[str, bytes]:
+        """The places. Only whose call this is can have lost its place and taken a new one, all in one run."""
+        store = self._node.server.store
+        places = store.sorted(view.keys[1])
+        if places is None:
+            return {}
+        entries = store.hash(view.keys[2]) or {}
+        queue = {}
+        for _, member in places.order:
+            ticket = member.decode()
+            since = view.queue.get(ticket)
+            if since is None or ticket == asker:
+                since = entries[member].split(b" ", 4)[3]
+            queue[ticket] = since
+        return queue
+
+    def _read(self, view: View) -> tuple[dict[str, Standing], int]:
+        holders: dict[str, Standing] = {}
+        if view.raw is None:
+            return holders, 1
+        _, _, limit, fence, _, _, _, holder, end_ms, _ = view.raw.decode().split(" ", 9)
+        if holder != "-":
+            holders[holder] = Standing(int(fence), int(end_ms), int(limit))
+        if view.shared:
+            entries = self._node.server.store.hash(view.keys[2])
+            assert entries is not None, "shared holders have entries"
+            for ticket, end in view.shared.items():
+                own_fence, weight, _ = entries[ticket].decode().split(" ", 2)
+                holders[ticket.decode()] = Standing(int(own_fence), int(end), int(weight))
+        return holders, int(limit)
+
+    def _compare(
+        self, name: str, view: View, holders: dict[str, Standing], queue: dict[str, bytes], leaving: str
+    ) -> None:
+        for ticket, old in view.holders.items():
+            new = holders.get(ticket)
+            if new is None or new.fence != old.fence:
+                what = "let_go" if ticket == leaving else "expired"
+                self._record(what, name, ticket, view.limit, old)
+                self._say(f"{ticket} no longer holds {name!r}" + ("" if what == "let_go" else ": its lease has ended"))
+        for ticket, since in view.queue.items():
+            if queue.get(ticket) != since and ticket not in holders:
+                what = "unqueued" if ticket == leaving else "place_ended"
+                self._record(what, name, ticket, view.limit, None)
+                self._say(f"{ticket} no longer waits for {name!r}" + ("" if what == "unqueued" else ": not heard of"))
+        for ticket, new in holders.items():
+            before = view.holders.get(ticket)
+            if before is None or before.fence != new.fence:
+                self._record("held", name, ticket, view.limit, new)
+                self._say(f"{ticket} holds {name!r}, fence {fence_text(new.fence)}, until {self._true(new.end_ms):.3f}")
+            elif before.end_ms != new.end_ms:
+                self._record("prolonged", name, ticket, view.limit, new)
+                self._say(f"{ticket} holds {name!r} until {self._true(new.end_ms):.3f}")
+        for place, ticket in enumerate(queue, 1):
+            if view.queue.get(ticket) != queue[ticket]:
+                self._record("queued", name, ticket, view.limit, None)
+                self._say(f"{ticket} waits for {name!r}, place {place}")
+
+    def _record(self, what: str, name: str, ticket: str, limit: int, standing: Standing | None) -> None:
+        client = ticket.rpartition(".")[0]
+        if standing is None:
+            self._node.world.record(what, name=name, ticket=ticket, client=client, limit=limit)
+            return
+        until = self._true(standing.end_ms) if what in ("held", "prolonged") else 0.0
+        self._node.world.record(
+            what,
+            name=name,
+            ticket=ticket,
+            client=client,
+            limit=limit,
+            fence=standing.fence,
+            weight=standing.weight,
+            until=until,
+        )
+
+    def _true(self, wall_ms: int) -> float:
+        return self._node.clock.true_of_wall_ms(wall_ms)
+
+    def _say(self, words: str) -> None:
+        self._node.world.say(self._node.name, words)
