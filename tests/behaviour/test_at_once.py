@@ -1,4 +1,4 @@
-"""The short way of an acquire that is granted at once, and of its release, against the flows that they stand for."""
+"""The short way of an acquire that is granted at once, against the flow that it stands for."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from lockfast import LeaseLost, NotHeld, Refused
 from lua.scripts import Scripts
 
 if TYPE_CHECKING:
-    from kit.servers import Server
+    from kit.servers import FreshServer, Kind, Server
     from kit.sides import Side
     from lockfast.sync import Lockfast
 
@@ -212,3 +212,16 @@ def test_record_of_a_break_expires(server: Server, lf: Lockfast, name: str) -> N
     keys = server.command("KEYS", "*")
     assert len(keys) >= 2
     assert all(0 < server.command("TTL", key) <= 86400 + 90 for key in keys)
+
+
+def test_looking_works_although_idle_connections_were_closed(
+    fresh_server: FreshServer, server_kind: Kind, side: Side
+) -> None:
+    server = fresh_server(server_kind)
+    for url in (server.url, f"redis://127.0.0.1:{server.port}"):
+        with side.client(url) as lf:
+            lf.inspect("name")
+            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            assert lf.inspect("name").holders == ()
+            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            assert lf.names() == []

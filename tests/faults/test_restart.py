@@ -11,11 +11,15 @@ from kit.resp import ServerError
 from kit.servers import wait_until
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, NotAcquired, Unreachable
+from lockfast.flows import admission
+from lockfast.flows.effects import Call, Wait
+from lockfast.sync import Lockfast
 
 if TYPE_CHECKING:
     from faults.conftest import Eyes, EyesOn
     from kit.servers import FreshServer, Kind, Server
     from kit.sides import Side
+    from lockfast.flows.effects import Flow
 
 pytestmark = pytest.mark.slow
 
@@ -236,3 +240,28 @@ def test_evicted_queue_is_joined_again(valkey_server: Server, side: Side, eyes_o
             assert eyes.is_free(name)
             with pytest.raises(NotAcquired), lf.lock(name, lease=30), other.lock(name, wait=0):
                 pytest.fail("never entered")
+
+
+def test_interrupted_waiter_leaves_the_queue_although_its_idle_connections_were_closed(
+    fresh_server: FreshServer, server_kind: Kind, eyes_on: EyesOn
+) -> None:
+    """Ctrl-C while waiting: the connection that the `leave` would go out on was closed while nobody looked."""
+    server = fresh_server(server_kind)
+    # Over TCP, writing to a connection that was closed succeeds at first.
+    with Lockfast(f"redis://127.0.0.1:{server.port}") as lf, lf.lock("name", lease=30) as grant:
+        driver, lock = lf._driver, lf.lock("name", lease=30)
+
+        def interrupted() -> Flow[None]:
+            flow = admission.acquire(lock._ask, "waiter", None, driver.env)
+            effect = next(flow)
+            while not isinstance(effect, Wait):
+                effect = flow.send((yield effect))
+            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            undo = flow.throw(KeyboardInterrupt())
+            assert isinstance(undo, Call)
+            assert undo.behind
+            yield undo
+
+        driver.run(interrupted())
+        assert [waiter.ticket for waiter in eyes_on(server).look("name").waiters] == []
+        assert eyes_on(server).holder("name") == grant.ticket

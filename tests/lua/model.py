@@ -86,7 +86,7 @@ class Model:
         self.holders = {ticket: hold for ticket, hold in self.holders.items() if hold.end > self.now}
         while self.queue and self.used < self.limit:
             head = self.queue[0]
-            if head.end <= self.now:
+            if head.end <= self.now and head.ticket != asker:
                 self.queue.pop(0)
             elif self.used + head.weight > self.limit:
                 break

@@ -242,3 +242,13 @@ def test_state_that_was_deleted_by_hand_takes_its_leftovers_with_it(lock: Named)
     assert lock.waiters == []
     lock.leave("c")
     assert lock.admit("d", place=0).code == 1
+
+
+def test_waiter_that_comes_back_after_its_place_has_ended_is_let_in_before_who_came_later(lock: Named) -> None:
+    """It asks, so it is alive: after a long outage the first in the queue is still the first."""
+    lock.admit("holder", lease=5000)
+    lock.admit("first", place=6000)
+    lock.admit("second", place=60_000)
+    lock.scripts.pass_ms(10_000)
+    assert lock.admit("first").code == 1
+    assert lock.waiters == ["second"]

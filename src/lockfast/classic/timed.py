@@ -36,8 +36,8 @@ class TimeoutLock:
     """A lock that ends by itself.
 
     acquire_timeout: seconds to go on trying. lock_timeout: seconds it lasts, rounded up to whole ones. repair: which
-    locks a contender gives a new TTL (see the head of this file). release_by: "checked" deletes only what is ours,
-    "del" whatever is there.
+    locks a contender gives a new TTL: "missing" those without one; "falsy" and "inverted" are mistakes in circulation.
+    release_by: "checked" deletes only what is ours, "del" whatever is there.
     """
 
     name: str

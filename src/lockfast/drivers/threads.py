@@ -156,9 +156,10 @@ class Threads:
 
     def _undo(self, call: Call, unanswered: list[Connection]) -> None:
         """Send a `leave` behind every request that it may have to undo; over another connection if all are broken."""
-        request = wire.eval_text(
-            call.bound, call.args
-        )  # with its text: a server that forgot the script cannot ask for it here
+        # With its text: a server that forgot the script cannot ask for it here.
+        request = wire.eval_text(call.bound, call.args)
+        if not unanswered and self._free:
+            unanswered.append(self._take(call.by))  # nothing to go behind, and it may have been closed meanwhile
         written = False
         while unanswered:
             connection = unanswered.pop()
@@ -180,11 +181,7 @@ class Threads:
             self._let_go(connection)
         if written:
             return
-        try:
-            connection = self._free.pop()
-            connection.send(request, 1)
-        except (IndexError, Unreachable):
-            connection = deliver(self.endpoint, self._door.path(), call.by, request)
+        connection = deliver(self.endpoint, self._door.path(), call.by, request)
         try:
             connection.read(call.by)
         except TimeoutError:

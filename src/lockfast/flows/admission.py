@@ -153,13 +153,13 @@ def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, e
 
 
 def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flow[float]:
-    """A hold with less than half its lease to go is renewed before it is handed out: its deadline, 0.0 when gone."""
+    """A hold with less than half its lease to go is renewed before it is handed out: its deadline, -inf when gone."""
     sent = env.now()
     try:
         code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms,)), (fence, ticket), sent + env.attempt_s)
     except Unreachable:
         return deadline
-    return deadline_of(sent, min(ms, ask.lease_ms)) if code == 1 else 0.0
+    return deadline_of(sent, min(ms, ask.lease_ms)) if code == 1 else -inf
 
 
 def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from lockfast import names, snapshots
-from lockfast.errors import NotHeld, Refused
+from lockfast.errors import NotHeld, Refused, Unreachable
 from lockfast.flows.admission import TOMBSTONE_MS
 from lockfast.flows.effects import Call, Command
 from lockfast.flows.scripts import INSPECT, LEAVE, Bound
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.flows.effects import Env, Flow
     from lockfast.names import Name
     from lockfast.snapshots import Snapshot
@@ -20,8 +23,19 @@ MAX_SCANS = 1_000_000
 
 def inspect(name: Name, env: Env) -> Flow[Snapshot]:
     """Holders and waiters of one name."""
-    reply = yield Call(Bound(INSPECT, name), (snapshots.MAX_WAITERS,), env.now() + env.timeout_s)
+    reply = yield from _ask(lambda by: Call(Bound(INSPECT, name), (snapshots.MAX_WAITERS,), by), env)
     return snapshots.read(name, reply)
+
+
+def _ask(question: Callable[[float], Call | Command], env: Env) -> Flow[Any]:
+    """Ask what changes nothing; a second time if the first failed, as a connection may have been closed meanwhile."""
+    by = env.now() + env.timeout_s
+    try:
+        return (yield question(env.now() + env.attempt_s))
+    except Unreachable:
+        if env.now() >= by:
+            raise
+    return (yield question(by))
 
 
 def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
@@ -29,9 +43,8 @@ def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
     found: set[names.Parts] = set()
     cursor = b"0"
     for _ in range(MAX_SCANS):
-        cursor, keys = yield Command(
-            ("SCAN", cursor, "MATCH", names.scan_pattern(prefix), "COUNT", 500), env.now() + env.timeout_s
-        )
+        scan = ("SCAN", cursor, "MATCH", names.scan_pattern(prefix), "COUNT", 500)
+        cursor, keys = yield from _ask(partial(Command, scan), env)
         for key in keys:
             parts = names.parts_of_key(prefix, key.decode(errors="replace"))
             if parts is not None and parts not in found:

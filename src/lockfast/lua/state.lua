@@ -112,7 +112,7 @@ local function settle(asker)
         string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
     end
     place_end, weight, lease = tonumber(place_end or 0), tonumber(weight or 0), tonumber(lease or 0)
-    if place_end <= now then
+    if place_end <= now and ticket ~= asker then
       forget_place(ticket)
       dropped = dropped + 1
     elseif weight > limit then -- the limit was lowered while it waited
