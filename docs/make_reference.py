@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
-import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import errors, grants, locks, snapshots
+from lockfast import check, classic, errors, grants, locks, snapshots
+from lockfast.check import io as histories
+from lockfast.check.record import Recorder
+from lockfast.cli import lab, sim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
@@ -17,11 +23,14 @@ Made from the docstrings by `docs/make_reference.py`. In `lockfast.aio` every cl
 signatures; `acquire`, `try_acquire`, `extend`, `release`, `wait_lost`, `names`, `inspect` and `break_lock` are
 awaited there, `with` is `async with`, and `close()` is `aclose()`.
 """
+CLASSIC = """The textbook algorithms. What each is and how it fails: [explanation](explanation/README.md). In
+`lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
 TAIL = """## Command line
 
-`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`, and
-`lockfast server start|status|stop`. Each has a `--help`; data goes to stdout, talk to stderr, and `ls` and `show` have
-`--json` for programs. Names are typed and printed with `|` between their parts, and `%XX` for braces, `%` and `|`.
+`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`,
+`lockfast server start|status|stop`, `lockfast lab` and `lockfast sim`. Each has a `--help`; data goes to stdout, talk
+to stderr, and `ls`, `show`, `lab` and `sim` have `--json` for programs. Names are typed and printed with `|` between
+their parts, and `%XX` for braces, `%` and `|`.
 
 | exit code of `run` | |
 |---|---|
@@ -33,6 +42,7 @@ TAIL = """## Command line
 | 77 | the server refuses: password, rights, memory |
 | 126, 127 | the command cannot be executed, was not found |
 
+LAB
 ## Environment
 
 | variable | |
@@ -56,7 +66,7 @@ configured; passwords are never logged.
 
 def describe(title: str, member: Any, *, bases: tuple[type, ...] = ()) -> list[str]:
     """A class: its docstring, and those of its public members."""
-    made = _signature(member.__init__) if title == "Lockfast" else ""
+    made = _signature(member.__init__) if title in ("Lockfast", "Client", "Recorder") else ""
     lines = [f"### `{title}{made}`", "", inspect.cleandoc(member.__doc__ or ""), ""]
     seen = set()
     for owner in (member, *bases):
@@ -74,8 +84,44 @@ def describe(title: str, member: Any, *, bases: tuple[type, ...] = ()) -> list[s
 
 
 def _signature(function: Any) -> str:
-    text = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
-    return re.sub(r"'([^']*[^'=( ])'", r"\1", text)  # annotations are text here
+    found = inspect.signature(function)
+    told: list[str] = []
+    for name, one in found.parameters.items():
+        if name == "self":
+            continue
+        if one.kind is one.KEYWORD_ONLY and not any(word.startswith("*") for word in told):
+            told.append("*")
+        stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+        default = "" if one.default is one.empty else f" = {one.default!r}"
+        told.append(f"{stars}{name}: {one.annotation}{default}")  # annotations are text here
+    returns = "" if found.return_annotation is found.empty else f" -> {found.return_annotation}"
+    return f"({', '.join(told)}){returns}"
+
+
+def describe_recipe(recipe: type) -> list[str]:
+    """A recipe of `classic`: how it is made, and what its parameters mean."""
+    made = _signature(recipe).removesuffix(" -> None")
+    return [f"### `{recipe.__name__}{made}`", "", inspect.cleandoc(recipe.__doc__ or ""), ""]
+
+
+def describe_verb(verb: str, add_arguments: Callable[[argparse.ArgumentParser], None]) -> list[str]:
+    """What `lockfast VERB --help` says, in a form that does not depend on the width of a terminal."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    lines = [
+        f"### `lockfast {verb}`",
+        "",
+        "```text",
+        (parser.description or "").strip(),
+        "```",
+        "",
+        "| | |",
+        "|---|---|",
+    ]
+    for action in parser._actions:  # there is no public way to ask a parser what it takes
+        words = [*action.option_strings, *([action.metavar] if isinstance(action.metavar, str) else [])]
+        lines.append(f"| `{' '.join(words)}` | {action.help} |")
+    return [*lines, ""]
 
 
 def page() -> str:
@@ -90,7 +136,37 @@ def page() -> str:
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
     for name in ("NotAcquired", "LeaseLost", "NotHeld", "Unreachable", "Refused", "Misused"):
         lines += [f"### `{name}`", "", inspect.cleandoc(getattr(errors, name).__doc__), ""]
-    return "\n".join([*lines, TAIL])
+    lines += _classics() + _checkers()
+    verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
+    return "\n".join([*lines, TAIL.replace("LAB\n", "\n".join([*verbs, ""]))])
+
+
+def _classics() -> list[str]:
+    lines = ["## `lockfast.classic`", "", CLASSIC, ""]
+    lines += describe("Client", classic.Client)
+    for name in classic.__all__:
+        member = getattr(classic, name)
+        if isinstance(member, type) and name not in ("Client", "Taken", "Updated"):
+            lines += describe_recipe(member)
+    return [*lines, *describe_recipe(classic.Taken), *describe_recipe(classic.Updated)]
+
+
+def _checkers() -> list[str]:
+    words = inspect.cleandoc(check.history.__doc__ or "")
+    lines = ["## `lockfast.check`", "", "```text", inspect.cleandoc(check.__doc__ or ""), "```", ""]
+    lines += [f"- `check.{name}{_signature(checker)}`: {_line(checker)}" for name, checker in check.CHECKERS.items()]
+    lines += [f"- `check.all{_signature(check.all)}`: {_line(check.all)}"]
+    lines += [f"- `check.read{_signature(check.read)}`: {_line(check.read)}"]
+    lines += [
+        f"- `check.io.{one.__name__}{_signature(one)}`: {_line(one)}" for one in (histories.load, histories.write)
+    ]
+    lines += ["", *describe_recipe(check.Event), "```text", words, "```", ""]
+    lines += [*describe_recipe(check.Verdict), *describe("Recorder", Recorder)]
+    return lines
+
+
+def _line(member: Any) -> str:
+    return " ".join(inspect.cleandoc(member.__doc__ or "").split())
 
 
 if __name__ == "__main__":

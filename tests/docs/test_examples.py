@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from kit.servers import Server
+    from kit.servers import FreshServer, Server
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REDLOCK_NODES = 5
+
+
+def shown(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -23,12 +28,20 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+def headings(page: Path) -> list[str]:
+    """The anchors of a page, as they are made of its headings."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
-def test_python_examples_run(page: Path, valkey_server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=shown)
+def test_python_examples_run(page: Path, valkey_server: Server, fresh_server: FreshServer, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text("\n".join(blocks(page, "python")))
     env = {**os.environ, "LOCKFAST_URL": valkey_server.url}
+    if "REDLOCK_NODES" in program.read_text():
+        env["REDLOCK_NODES"] = " ".join(fresh_server().url for _ in range(REDLOCK_NODES))
     done = subprocess.run(
         [sys.executable, "-W", "error", program], env=env, capture_output=True, text=True, timeout=60, check=False
     )
@@ -36,7 +49,7 @@ def test_python_examples_run(page: Path, valkey_server: Server, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=shown)
 def test_shell_examples_run(page: Path, valkey_server: Server, tmp_path: Path) -> None:
     report = tmp_path / "report.sh"
     report.write_text('#!/bin/sh\ntest -n "$LOCKFAST_FENCE"\n')
@@ -56,8 +69,11 @@ def test_shell_examples_run(page: Path, valkey_server: Server, tmp_path: Path) -
 
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} points to {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page.read_text()):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{shown(page)} points to {target}"
+            if anchor:
+                assert anchor in headings(found), f"{shown(page)} points to {target}#{anchor}"
 
 
 def test_reference_is_what_the_docstrings_say() -> None:

@@ -21,6 +21,8 @@ Locks on Redis and Valkey for commands: one at a time, across machines.
   lockfast show NAME            who holds it, who waits, in order
   lockfast break NAME           take a hold away from whoever has it
   lockfast server status        the embedded server: this user on this host only
+  lockfast lab                  how each textbook lock fails, and why this one does not
+  lockfast sim                  run the lock itself through simulated faults
 
 Which server: --url, else LOCKFAST_URL, else the embedded one, which starts by itself.
 """
@@ -97,7 +99,7 @@ def _dispatch(arguments: list[str]) -> int:
         from lockfast.cli.look import waiting_for
 
         return waiting_for(arguments[1])
-    parser = _parser()
+    parser = _parser(arguments[0] if arguments else "")
     options = parser.parse_args(arguments)
     if options.verb in ("ls", "show"):
         from lockfast.cli import look
@@ -111,6 +113,10 @@ def _dispatch(arguments: list[str]) -> int:
         from lockfast.cli.server import server
 
         return server(options)
+    if options.verb in ("sim", "lab"):
+        from lockfast.cli import lab, sim
+
+        return sim.main(options) if options.verb == "sim" else lab.main(options)
     parser.print_help()
     return 0
 
@@ -209,7 +215,7 @@ def _run_parser() -> _Parser:
     return run
 
 
-def _parser() -> _Parser:
+def _parser(verb: str) -> _Parser:
     parser = _Parser("lockfast", description=_ABOUT, usage="lockfast VERB …")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", prog="lockfast", help="each has a --help")
@@ -235,6 +241,13 @@ def _parser() -> _Parser:
         "when nobody has used it for a while. `status` ends with 3 when it does not run.",
     )
     server.add_argument("action", choices=("start", "status", "stop"))
+    if verb in ("sim", "lab"):
+        from lockfast.cli import lab, sim
+
+        (sim if verb == "sim" else lab).add_arguments(verbs.add_parser(verb))
+    else:
+        verbs.add_parser("sim")
+        verbs.add_parser("lab")
     return parser
 
 

@@ -1,0 +1,1 @@
+"""Every algorithm under every fault: judged, told as a story, and drawn."""
