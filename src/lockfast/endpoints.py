@@ -114,6 +114,11 @@ class Endpoint:
         commands.append(("CLIENT", "SETNAME", "lockfast"))
         return commands
 
+    @property
+    def lets_anybody_in(self) -> bool:
+        """Whether nothing in the greeting decides where a request lands, and as whom: then it need not be waited for."""
+        return self.password is None and not self.db
+
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context that the settings describe; None for plain connections."""
         if self.tls is None:

@@ -10,7 +10,7 @@ import pytest
 import lockfast.check
 
 FILES = sorted(Path(lockfast.check.__file__).parent.glob("*.py"))
-OUTSIDE = {"io.py", "record.py"}  # the two that read and write
+OUTSIDE = {"io.py", "record.py", "__init__.py"}  # the two that read and write, and who hands them out
 
 
 def modules(path: Path) -> set[str]:

@@ -111,9 +111,10 @@ def test_two_hung_nodes_cost_their_time_out_and_hear_of_the_release_later(
     for node in (nodes[0], nodes[3]):
         wait_until(lambda node=node: node.stats().get("eval"), what="the release has arrived")  # type: ignore[misc]
     assert values(nodes, name) == [None] * 5
-    # The connections that did not answer were dropped, not kept for the next time.
+    # The connections that did not answer were dropped, not kept for the next time. One that was still being made may
+    # stand by now: nothing was asked on it.
     for node in (nodes[0], nodes[3]):
-        wait_until(lambda node=node: b"name=lockfast" not in node.command("CLIENT", "LIST"))  # type: ignore[misc]
+        wait_until(lambda node=node: node.command("CLIENT", "LIST").count(b"name=lockfast") <= (not known))  # type: ignore[misc]
     assert client.release(lock, got(client.acquire(lock)))
     assert values(nodes, name) == [None] * 5
 

@@ -22,7 +22,7 @@ class Seen:
 
 def verdict(*writes: tuple[float, str, int] | tuple[float, str, int, bool], limit: int = 1, **more: Any) -> Any:
     made = [Write(one[0], one[1], one[2], one[3] if len(one) > 3 else True) for one in writes]
-    return judge(Seen(made, Shape(limit=limit), **more))  # type: ignore[arg-type]  # stands for a stage
+    return judge(Seen(made, Shape(limit=limit), **more))
 
 
 def test_sections_one_after_the_other_are_safe() -> None:

@@ -68,6 +68,7 @@ def test_a_belief_without_end_in_a_lock_without_end_is_right() -> None:
     assert mark_mistakes([Bar("A", 1, math.inf, "believes"), held], ["server"])[0].kind == "believes"
 
 
-def test_the_fatal_moment_is_known_by_its_time() -> None:
+def test_the_fatal_moment_is_the_write_at_its_time() -> None:
     blind = STORIES[0]
-    assert [step[0] for step in blind.steps if blind.fatal_at(step[0])] == [17.1]
+    assert [step[0] for step in blind.steps if blind.is_fatal(step[0], "writes")] == [17.1]
+    assert not blind.is_fatal(17.1, "gives it back")

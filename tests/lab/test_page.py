@@ -98,7 +98,7 @@ def test_a_section_tells_the_whole_story() -> None:
     assert "lockfast lab set-nx-px-blind-del blind-release --seed 7" in told
     cell = next(cell for cell in CELLS if cell.key == story.key)
     assert cell.result in told
-    assert "As expected. Its text says so." in told
+    assert "As expected: Its text says so." in told
 
 
 def test_a_cell_without_a_story_has_its_verdict_reason_and_command() -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockfast.check import io
 from lockfast.check.crowding import deadline_before_takeover, exclusion, permits, readers_writers
 from lockfast.check.endings import SLACK_S, no_orphan, no_resumption
 from lockfast.check.fences import fences_grow
@@ -31,6 +32,7 @@ from lockfast.check.fifo import fifo
 from lockfast.check.history import BadHistory, Event, History, server_clock_jumped, server_lost_memory, validate
 from lockfast.check.progress import GAP_S, not_stuck
 from lockfast.check.reading import Reading, read
+from lockfast.check.record import Claim, Recorder
 from lockfast.check.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -39,15 +41,18 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKERS",
     "BadHistory",
+    "Claim",
     "Event",
     "History",
     "Reading",
+    "Recorder",
     "Verdict",
     "all",
     "deadline_before_takeover",
     "exclusion",
     "fences_grow",
     "fifo",
+    "io",
     "no_orphan",
     "no_resumption",
     "not_stuck",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from lockfast.classic.arguments import check_lease, check_name, check_prefix, check_wait
 from lockfast.classic.simple import POLL_S
 from lockfast.classic.taken import Taken
+from lockfast.errors import Refused
 from lockfast.flows.plain import ask, pause
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class GetSetLock:
             if (yield from ask(env, "SETNX", self.key, value)):
                 return Taken(self.name, value, at, self.lock_timeout, attempts)
             read = yield from ask(env, "GET", self.key)
-            if read is not None and float(read) < env.wall():
+            if read is not None and self._ended(read, env):
                 at = env.wall()
                 value = self._end(at)
                 if (yield from ask(env, "GETSET", self.key, value)) == read:
@@ -71,6 +72,13 @@ class GetSetLock:
         if env.wall() - taken.at >= self.lock_timeout:
             return False
         return bool((yield from ask(env, "DEL", self.key)))
+
+    def _ended(self, value: bytes, env: Env) -> bool:
+        try:
+            return float(value) < env.wall()
+        except ValueError:
+            words = f"{self.key!r} holds {value[:40]!r}, which is no time: another program uses it"
+            raise Refused(words, code="VALUE") from None
 
     def _end(self, at: float) -> str:
         return f"{at + self.lock_timeout:.6f}"

@@ -31,7 +31,7 @@ resource, and the verdict is by what that resource saw.
 
   lockfast lab                                  the whole matrix, in less than a minute
   lockfast lab set-nx-px paused-holder          one story, step by step, with a drawing
-  lockfast lab --html report.html               one page with every story and picture
+  lockfast lab --html report.html               one page, with story and picture where anything went wrong
   lockfast lab getset clocks-2s --svg clocks.svg
 
 Ends with 1 when a verdict is not the one that was expected.
@@ -45,7 +45,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("fault", nargs="?", metavar="FAULT", help="a column of the matrix")
     parser.add_argument("--seed", type=_number(1, MAX_SEED), metavar="N", help="tell what this seed did")
     parser.add_argument("--seeds", type=_number(1, MAX_SEEDS), default=8, metavar="N", help="runs of each cell (8)")
-    parser.add_argument("--jobs", type=_number(1, 256), default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument(
+        "--jobs",
+        type=_number(1, 256),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes at a time (one for each CPU)",
+    )
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture of the story")
@@ -84,15 +90,19 @@ def _check(options: Namespace) -> None:
         (options.fault, scenarios.BY_KEY, "fault"),
     ):
         if word is not None and word not in known:
+            if what == "algorithm" and word in scenarios.BY_KEY:
+                raise Failure(USAGE, f"{word!r} is a fault", f"lockfast lab ALGORITHM {word}")
             raise Failure(USAGE, f"there is no {what} {word!r}", f"known: {', '.join(known)}")
     if options.fault is None:
         for option, value in (("--seed", options.seed), ("--svg", options.svg)):
             if value is not None:
                 raise Failure(USAGE, f"{option} is about one story", "name an algorithm and a fault before it")
     elif options.html is not None:
-        raise Failure(USAGE, "--html is about the whole matrix", "leave out algorithm and fault, or use --svg")
+        raise Failure(USAGE, "--html is about the whole matrix", "leave out the fault, or use --svg")
     for path in (options.html, options.svg):
         if path is not None:
+            if str(path) in ("-", "."):
+                raise Failure(USAGE, "a file is needed to write to", "name one, such as report.html")
             _check_writable(path)
 
 
@@ -139,18 +149,23 @@ def _matrix(options: Namespace) -> int:
 
     try:
         cells = matrix.run_all(wanted, range(1, options.seeds + 1), min(options.jobs, len(wanted)), tick)
+    except KeyboardInterrupt:
+        progress.end()
+        say(f"interrupted after {done} of {len(wanted)} cells")
+        raise
     finally:
         progress.end()
     table = expected.table()
     surprises = [cell for cell in cells if table[cell.algorithm, cell.fault].verdict != cell.verdict]
-    loads = parts.compare()
+    loads = parts.compare() if options.algorithm in (None, "fine-grained") else None
     if options.json:
         told = [asdict(cell) | {"expected": table[cell.algorithm, cell.fault].verdict} for cell in cells]
-        print(json.dumps({"cells": told, "fine_grained": [asdict(load) for load in loads]}, indent=2))
+        print(json.dumps({"cells": told, "fine_grained": [asdict(load) for load in loads or ()]}, indent=2))
     else:
         width = shutil.get_terminal_size((100, 24)).columns
         print(terminal.matrix(cells, rows, columns, width, _color()))
-        print(parts.table(loads))
+        if loads is not None:
+            print(parts.table(loads))
     if options.html is not None:
         from lockfast.lab.report import html
 

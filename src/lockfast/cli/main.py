@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lockfast.cli.talk import BUSY, BY_SIGNAL, USAGE, Failure, hint, say
+from lockfast.cli.talk import BUSY, BY_SIGNAL, IO_ERROR, USAGE, Failure, hint, say
 from lockfast.specs import lease_seconds, parse_duration, wait_seconds
 
 if TYPE_CHECKING:
@@ -90,6 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `lockfast ls | head`: nobody wants the rest, not even at the interpreter's end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BY_SIGNAL + 13
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        say(f"cannot write the output: {error.strerror}")
+        hint("make room, or write somewhere else")
+        return IO_ERROR
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ import time
 # From sysexits.h where it has a fitting word; 76 is EX_PROTOCOL there.
 USAGE = 64
 UNREACHABLE = 69
+IO_ERROR = 74
 BUSY = 75
 LOST = 76
 REFUSED = 77

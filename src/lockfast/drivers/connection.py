@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
 
 TICK_S = 0.25  # a blocked read looks at its deadline at least this often
+SEND_S = 1  # the longest that writing may be held up: a server that reads nothing is hung
 SHORT = 448  # bytes read at first: a reply fits, and Python's own allocator serves buffers of this size
 
 
@@ -41,6 +42,8 @@ class Connection:
         self._set_s = 0.0  # the time-out that the kernel has now
         if self._in_kernel:
             self._set_tick(tick_s)
+            # A hung server whose buffers are full must not hold up a large request for ever.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_S, 0))
 
     def call(self, request: bytes, by: float, replies: int = 1) -> Any:
         """Send, and return the last of the `replies` that answer it. Raises Unreachable when none comes by `by`."""
@@ -48,6 +51,9 @@ class Connection:
         self.owed += replies
         try:
             self._send_all(request)
+        except OSError as error:
+            raise Unreachable(f"connection to {self.where} lost: {error}") from error
+        try:
             # Most replies are short, here at the first look, and the only one owed.
             if self._set_s == self._tick_s:
                 data = self._receive_now(SHORT)

@@ -55,5 +55,5 @@ async def _in_thread(function: Callable[[], R]) -> R:
     try:
         return await future
     finally:
-        if future.done():
-            thread.join()
+        if future.done() and not future.cancelled():
+            thread.join()  # it has said its last word; if nobody waits any more, it ends by itself

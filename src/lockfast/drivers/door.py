@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lockfast.clock import now
+from lockfast.errors import Misused
 
 if TYPE_CHECKING:
     from lockfast.embedded import Attachment
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 class Door:
     """One endpoint, and the hold on the embedded server if it is that one."""
 
-    __slots__ = ("_attaching", "_attachment", "endpoint")
+    __slots__ = ("_attaching", "_attachment", "_closed", "endpoint")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._attachment: Attachment | None = None
         self._attaching = threading.Lock()
+        self._closed = False
 
     def path(self) -> str:
         """The path of the server's socket; empty for one that is reached by host and port."""
@@ -37,7 +39,8 @@ class Door:
         self._attach().revive(wait_s=max(by - now(), 1.0))
 
     def close(self) -> None:
-        """Let go of the embedded server."""
+        """Let go of the embedded server. One that is being started at this moment is let go of when it has been."""
+        self._closed = True
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.close()
@@ -46,11 +49,16 @@ class Door:
         """In a forked child: the attachment is the parent's, and so may be whoever holds the lock."""
         self._attaching = threading.Lock()
         self.close()
+        self._closed = False
 
     def _attach(self) -> Attachment:
         with self._attaching:
             if self._attachment is None:
                 from lockfast import embedded
 
-                self._attachment = embedded.attach()
+                attachment = embedded.attach()
+                if self._closed:
+                    attachment.close()
+                    raise Misused("this client was closed meanwhile")
+                self._attachment = attachment
             return self._attachment

@@ -105,6 +105,7 @@ class Link(asyncio.Protocol):
         return False  # close our side as well
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None  # it is gone: to abort it now would end it twice
         self._fail(Unreachable(f"connection to {self.where} lost" + (f": {error}" if error else "")))
         if not self.ended.done():
             self.ended.set_result(None)

@@ -101,7 +101,7 @@ class PlainAsyncio:
         try:
             async with asyncio.timeout(max(effect.by - now(), 0.0)):
                 if link is None:
-                    link = await (lines.take(effect.by) if effect.private else lines.shared(effect.by))
+                    link = await (lines.take(effect.by) if effect.private else lines.shared(self.env.timeout_s))
                 replies: list[Any] = await link.request_many(request, len(effect.commands), effect.by)
         except TimeoutError:
             if link is None:
@@ -112,11 +112,14 @@ class PlainAsyncio:
             if link is not None and effect.private:
                 link.retire()  # it may be owed replies; it closes when it has them
             raise
-        if effect.private:
-            if is_clean(effect.commands, replies, was_clean):
-                lines.give_back(link)
-            else:
-                private[effect.server] = link
+        clean = is_clean(effect.commands, replies, was_clean)
+        if not effect.private:
+            if not clean:
+                link.retire()  # what others send on it would only be queued
+        elif clean:
+            lines.give_back(link)
+        else:
+            private[effect.server] = link
         return replies
 
     async def _everywhere(self, effect: Everywhere) -> list[Any]:
@@ -170,12 +173,17 @@ class Lines:
             return link.request(request, by), link
         return asyncio.get_running_loop().create_task(self._deliver(request, by), name="lockfast-dial"), None
 
-    async def shared(self, by: float) -> Link:
-        """The link that all flows may use. A cancelled task must not take it away from the others."""
+    async def shared(self, timeout_s: float) -> Link:
+        """The link that all flows may use.
+
+        It is made in a time of its own, not in that of whoever asks first; nor may a cancelled task take it away.
+        """
         if self._shared is not None and self._shared.usable:
             return self._shared
         if self._sharing is None:
-            self._sharing = asyncio.get_running_loop().create_task(self._share(by), name="lockfast-connect")
+            self._sharing = asyncio.get_running_loop().create_task(
+                self._share(now() + timeout_s), name="lockfast-connect"
+            )
             self._sharing.add_done_callback(_seen)
         sharing = self._sharing
         try:
@@ -210,19 +218,23 @@ class Lines:
     async def _deliver(self, request: bytes, by: float) -> Any:
         """The reply to a request that follows the greeting of a new link at once: a hung server has it, too."""
         endpoint = self.door.endpoint
-        link = await self._open(self._reach, by)
         greeting = endpoint.greeting()
+        if endpoint.lets_anybody_in:
+            link = await self._open(self._reach, by)
+        else:  # a greeting that is refused would leave the request to run as somebody else, or elsewhere
+            link = await self._open(partial(self._connect, by), by)
+            greeting = []
         try:
             data = wire.greet(greeting) + request
             *greeted, reply = await link.request_many(data, len(greeting) + 1, by)
             wire.check_greeting(greeting, greeted, self.where)
         except BaseException:
-            link.close()
+            link.retire()  # it stays open until it is owed nothing more: what was written still runs
             raise
         if self._shared is None or not self._shared.usable:
             self._shared = link
         else:
-            self.give_back(link)
+            link.close()  # somebody else was quicker, and one is enough
         return reply
 
     async def _open(self, connecting: Callable[[str], Awaitable[Link]], by: float) -> Link:

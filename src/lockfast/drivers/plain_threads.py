@@ -169,8 +169,16 @@ class Pool:
         return connect(door.endpoint, door.path(), by, self._tick_s)
 
     def deliver(self, request: bytes, by: float) -> Connection:
-        """A new connection on which the request follows the greeting at once. The replies to both are owed."""
+        """A new connection on which the request follows the greeting at once. What is owed on it is read later.
+
+        Where the greeting decides on account or database, its answer is waited for: a refused one would leave the
+        request to run elsewhere.
+        """
         door = self.door
+        if not door.endpoint.lets_anybody_in:
+            connection = self.connect(by)
+            connection.send(request, 1)
+            return connection
         try:
             return deliver(door.endpoint, door.path(), by, request)
         except Unreachable as failure:

@@ -83,6 +83,8 @@ class Env:
 def ask(env: Env, *words: Word) -> Flow[Any]:
     """One command, one trip. Returns its reply; raises Refused for an error reply."""
     (reply,) = yield Pipeline([words], env.now() + env.timeout_s)
+    if reply == b"QUEUED":
+        raise Refused("the server has only queued it: a transaction was left open on this connection", code="QUEUED")
     return checked(reply)
 
 

@@ -1,8 +1,8 @@
 """The rows of the matrix: each algorithm, and how a careful program uses it.
 
-A contender runs one section: take, run the body, give back. What differs is what a holder can know. `Held.sure` is
-asked before every write: Lockfast knows its deadline, Redlock its validity, a refreshing semaphore asks the server;
-the others can only believe. Only Lockfast has a fence to show.
+A contender runs one section: take, run the body, give back. What differs is what a holder is told to look at before
+every write (`Held.sure`): Lockfast knows its deadline, Redlock's text says to mind the validity, a refreshing semaphore
+asks the server. The texts of the others do not speak of it, so their holders believe. Only Lockfast shows a fence.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Watcher:
 
     def about_to(self, client: Client, effect: Any) -> None: ...
 
-    def took(self, client: Client, fence: int) -> None: ...
+    def took(self, client: Client, fence: int, name: str) -> None: ...
 
-    def gave(self, client: Client, words: str) -> None: ...
+    def gave(self, client: Client, words: str, name: str) -> None: ...
 
     def ended(self, client: Client, words: str) -> None: ...
 
@@ -109,9 +109,9 @@ class Recipe(Contender):
             return FAILED
         if taken is None:
             return BUSY
-        watcher.took(client, 0)
+        watcher.took(client, 0, name)
         outcome: str = yield from body(self._held(recipe, taken, client, env))
-        watcher.gave(client, "gives it back")
+        watcher.gave(client, "gives it back", name)
         try:
             if not (yield Run(recipe.release(taken, env))):
                 watcher.ended(client, "hears that it was not its own any more")
@@ -176,10 +176,10 @@ class Own(Contender):
         def within(section: holding.Section) -> Steps:
             nonlocal outcome
             hold = section.hold
-            watcher.took(client, hold.fence)
+            watcher.took(client, hold.fence, name)
             hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
             outcome = yield from body(Held(hold.held, hold.fence))
-            watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has")
+            watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
 
         yield from holding.hold(client, ask, shape.patience_s, within)
         return outcome

@@ -153,7 +153,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
         {
             "optimistic": (
                 SAFE,
-                "the value is gone with the rest, and so is the WATCH: nothing is written on top of it",
+                "what was written is gone with the memory; but no write is made on top of a value it did not read",
             ),
             "refreshing-semaphore": (SAFE, "the refresh before the next write finds that the place is gone"),
             "lockfast": (FENCED, _FENCE),
@@ -162,7 +162,10 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
     "failover": (
         (VIOLATED, "the replica never heard of the holder, which does not know, and there is no fence"),
         {
-            "optimistic": (SAFE, "the connection is gone, and with it the WATCH: the write is computed again"),
+            "optimistic": (
+                SAFE,
+                "writes that the replica had not got are gone; but none is made on top of a value it did not read",
+            ),
             "refreshing-semaphore": (SAFE, "the refresh before the next write finds that the place is gone"),
             "lockfast": (FENCED, _FENCE),
         },

@@ -52,8 +52,11 @@ def judge(stage: Played) -> Outcome:
     spans = spans_of(stage.writes)
     together, fatal = most_at_once(spans, limit)
     if fatal is not None:
-        detail = f"{together} at once" if limit == 1 else f"{together} at once, {limit} allowed"
         write = _first_write_after(stage.writes, fatal)
+        detail = f"{together} at once, {limit} allowed"
+        if limit == 1:
+            other = write.who if write.who != fatal.who else "another"
+            detail = f"{fatal.who} wrote between two writes of {other}"
         return Outcome("violated", detail, write.at, write.who, together)
     if stage.unserved:
         return Outcome("stuck", f"{_names(stage.unserved)} waited in vain")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING
 
 from lockfast.lab import contenders, scenarios
 from lockfast.lab.judging import judge
 from lockfast.lab.model import VERDICTS, Cell
 from lockfast.lab.stories import tell
+from lockfast.sim import pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,17 +55,17 @@ def run_all(
             tick(made[-1])
         return made
     found: dict[tuple[str, str], Cell] = {}
-    # Forked workers would inherit whatever threads and locks the caller has.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        try:
-            futures = [pool.submit(run_cell, algorithm, fault, seeds) for algorithm, fault in cells]
-            for future in as_completed(futures):
-                cell = future.result()
-                found[cell.algorithm, cell.fault] = cell
-                tick(cell)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    executor = pool.workers(jobs)
+    finished = False
+    try:
+        futures = [executor.submit(run_cell, algorithm, fault, seeds) for algorithm, fault in cells]
+        for future in as_completed(futures):
+            cell = future.result()
+            found[cell.algorithm, cell.fault] = cell
+            tick(cell)
+        finished = True
+    finally:
+        pool.end(executor, finished)
     return [found[one] for one in cells]
 
 

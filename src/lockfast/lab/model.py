@@ -33,11 +33,16 @@ class Meaning(NamedTuple):
 
 # The worst first.
 VERDICTS: dict[str, Meaning] = {
-    "violated": Meaning("X", "✕", "violated", "Holders wrote at once that should have excluded each other."),
+    "violated": Meaning(
+        "X",
+        "✕",
+        "violated",
+        "One wrote between two writes of another that should have excluded it; or too many were at it.",
+    ),
     "stuck": Meaning("S", "■", "stuck", "The faults were over, and still somebody was never served."),
     "fenced": Meaning("F", "◆", "overlap, refused by the fence", "Holds overlapped; the resource refused the older."),
     "unknown": Meaning("?", "?", "unknown", "What was seen is not enough to judge."),
-    "safe": Meaning("ok", "✓", "safe", "No two wrote at once, and everybody was served in the end."),
+    "safe": Meaning("ok", "✓", "safe", "Nobody wrote between another's writes, and everybody was served in the end."),
     "n/a": Meaning("-", "–", "does not apply", "This fault cannot happen to this algorithm."),
 }
 
@@ -248,9 +253,11 @@ class Story:
         """Names of the client lanes, in the order of their colours."""
         return [lane.name for lane in self.lanes if lane.kind == "client"]
 
-    def fatal_at(self, at: float) -> bool:
-        """Whether a step at this time is the fatal moment."""
-        return any(mark.kind == "fatal" and abs(mark.at - at) < 1e-6 for mark in self.marks)
+    def is_fatal(self, at: float, sentence: str) -> bool:
+        """Whether a step is the fatal moment: of all that happens at that time, the write."""
+        return sentence.startswith("writes") and any(
+            mark.kind == "fatal" and abs(mark.at - at) < 1e-6 for mark in self.marks
+        )
 
 
 def mark_mistakes(bars: Iterable[Bar], servers: Sequence[str]) -> tuple[Bar, ...]:

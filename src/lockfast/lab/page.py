@@ -189,7 +189,7 @@ def _told(story: Story) -> str:
     steps = ""
     for at, who, sentence in story.steps:
         colour = f" c{story.clients.index(who) % (palette.CLIENTS - 1)}" if who in story.clients else ""
-        fatal = ' class="fatal"' if story.fatal_at(at) else ""
+        fatal = ' class="fatal"' if story.is_fatal(at, sentence) else ""
         name = f'<span class="who{colour}">{_text(who)}</span> ' if who else ""
         steps += f"<li{fatal}><time>{seconds(at)}</time><p>{name}{_text(sentence)}</p></li>\n"
     says = [
@@ -212,7 +212,7 @@ def _expectation(cell: Cell, wish: Expected | None) -> str:
     if wish is None:
         return ""
     if wish.verdict == cell.verdict:
-        return f'<p class="expected"><b>As expected.</b> {_text(wish.why)}</p>'
+        return f'<p class="expected"><b>As expected:</b> {_text(wish.why)}</p>'
     return f'<p class="expected odd"><b>Not as expected:</b> {VERDICTS[wish.verdict].short}. {_text(wish.why)}</p>'
 
 

@@ -70,7 +70,7 @@ def table(loads: tuple[Load, Load]) -> str:
     """Both in words and numbers."""
     lines = [f"{CLIENTS} clients change a field of their own in one hash, {UPDATES} times each:"]
     lines += [
-        f"  {load.way:<24} {load.updates} updates in {load.attempts} attempts, "
+        f"  {load.way}:\n    {load.updates} updates in {load.attempts} attempts, "
         f"{load.conflicts} in vain, {load.took_s:.1f} s"
         for load in loads
     ]

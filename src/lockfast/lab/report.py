@@ -18,7 +18,7 @@ times in a simulated world, by the code that can also be used on real servers. C
 and the verdict is by what that resource saw, not by what anybody believed."""
 
 
-def html(cells: list[Cell], loads: tuple[Load, Load], seeds: int) -> str:
+def html(cells: list[Cell], loads: tuple[Load, Load] | None, seeds: int) -> str:
     """One page: the matrix, and a story for every cell in which something went wrong, and for all of Lockfast's."""
     stories = [
         matrix.story(cell.algorithm, cell.fault, cell.seed)
@@ -31,6 +31,7 @@ def html(cells: list[Cell], loads: tuple[Load, Load], seeds: int) -> str:
         _INTRO,
         rows,
         tuple(column.topic for column in scenarios.COLUMNS),
-        f"lockfast {__version__}, {seeds} seeds for each cell. " + " ".join(parts.table(loads).split()),
+        f"lockfast {__version__}, {seeds} seeds for each cell. "
+        + ("" if loads is None else " ".join(parts.table(loads).split())),
     )
     return page.report(cells, stories, expected.table(), about)

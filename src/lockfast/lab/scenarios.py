@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lockfast.lab.contenders import Shape, Update
 from lockfast.lab.model import Topic
-from lockfast.lab.stage import NAME, Stage
+from lockfast.lab.stage import NAME, OTHER, Stage
 from lockfast.sim.faults import Counted, Fault
 
 if TYPE_CHECKING:
@@ -123,10 +123,10 @@ def expiry_rush(stage: Stage) -> None:
     if not waits:
         stage.world.spread_s = 0.1  # fifty at once keep a network busy
     for number in range(limit):
-        stage.play(_name(number), SHORT)
-        stage.world.at(0.1, stage.kill, _name(number))
+        stage.play(_name(number), SHORT if waits else WHOLE)
+        stage.world.at(0.1 if waits else 0.6, stage.kill, _name(number))
     for number in range(5 * limit):
-        at = 0.1 + 0.2 * stage.rng.random() if waits else 1.2 + 0.01 * stage.rng.random()
+        at = 0.1 + 0.2 * stage.rng.random() if waits else 1.8 + 0.01 * stage.rng.random()
         stage.play(_name(limit + number), (0.0, 0.15, 0.15), at=at)
 
 
@@ -153,6 +153,7 @@ def stretched(stage: Stage) -> None:
     def hold_up(command: str) -> None:
         if command == "GETSET":
             del stage.before_sending["B"]
+            stage.world.after(0.4, stage.tell, "B", "note", "sends its GETSET: too late to win, but it is carried out")
             stage.stall("B", 0.4, "sees that A's time is up, and is held up")
 
     stage.before_sending["B"] = hold_up
@@ -200,13 +201,12 @@ def node_restarts_empty(stage: Stage) -> None:
     """Nodes 4 and 5 are down while A takes it. Then they come back, and node 1 restarts with nothing."""
     down = stage.nodes[3:]
     for node in down:
-        stage.tell(node.name, "down", "is down", 0.3)
-        node.crash()
-        stage.world.at(0.3, node.restart, True)
+        stage.take_down(node, 0.3)
     cast(stage, first=WHOLE)
 
     def strike() -> None:
         stage.tell(stage.nodes[0].name, "fault", "restarts, with nothing in its memory")
+        stage.end_standings(stage.nodes[0])
         stage.nodes[0].restart(memory=False)
 
     stage.world.at(0.35 + 0.1 * stage.rng.random(), strike)
@@ -218,8 +218,7 @@ def nodes_down(stage: Stage, count: int) -> None:
 
     def strike() -> None:
         for node in stage.nodes[-count:]:
-            stage.tell(node.name, "down", "goes down", inf)
-            node.crash()
+            stage.take_down(node, inf)
 
     stage.world.at(0.3 + 0.1 * stage.rng.random(), strike)
 
@@ -266,7 +265,7 @@ def clock_jumps(stage: Stage) -> None:
 
 def crossed(stage: Stage) -> None:
     """A takes one part and then the other; B takes them the other way round."""
-    parts = (NAME, f"{NAME}-2")
+    parts = (NAME, OTHER)
     stage.play("A", SHORT, names=parts)
     stage.play("B", SHORT, names=parts[::-1], at=0.002 * stage.rng.random())
 
@@ -338,13 +337,15 @@ COLUMNS: tuple[Scenario, ...] = (
     ),
     Scenario(
         Topic(
-            "node-restart", "a node restarts empty", "One of the nodes that voted for A restarts without its memory."
+            "node-restart",
+            "a node restarts empty",
+            "Two of five nodes are down when A takes it, and come back; one of those that voted for A restarts empty.",
         ),
         node_restarts_empty,
         fits=_several_servers,
     ),
     Scenario(
-        Topic("redlock-paused", "Redlock, paused holder", "A looks at its validity, is paused past it, and writes."),
+        Topic("redlock-paused", "paused past its validity", "A looks at its validity, is paused past it, and writes."),
         paused,
         fits=_several_servers,
     ),

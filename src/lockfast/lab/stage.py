@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 LATENCY_S = 0.005
 TIMEOUT_S = 1.0
-NAME = "orders"
+NAME = "part 1"
+OTHER = "part 2"
 RETRY_S = 0.06  # how soon a player tries again where the algorithm itself does not wait
 
 
@@ -39,6 +40,7 @@ class Happening(NamedTuple):
     kind: str
     words: str
     length_s: float = 0.0
+    about: str = ""  # the client that a server's happening is about
 
 
 class Write(NamedTuple):
@@ -86,13 +88,13 @@ class Stage(Watcher):
         self.happenings: list[Happening] = []
         self.writes: list[Write] = []
         self.standings: list[Standing] = []
+        self.several = False
         self.memory_losses = 0
         self.ended_at = 0.0
         self.served_by_update: set[tuple[int, int]] = set()  # commits, by memory loss and value
         self.lost_updates = 0
         self.before_sending: dict[str, Callable[[str], None]] = {}  # by player: told the command that is next
         self._newest_fence = 0
-        self._losses_told = 0
         self._sections = 0
         self._section_of: dict[str, int] = {}
         self._standing: dict[tuple[str, str], tuple[float, float]] = {}
@@ -113,6 +115,7 @@ class Stage(Watcher):
         names: Sequence[str] = (NAME,),
     ) -> Player:
         """Put a player on the stage, who starts at a moment. names: what it takes for a section, in this order."""
+        self.several = self.several or len(names) > 1
         client = self.world.add_client(name, self.nodes, wall_skew_s=wall_skew_s, timeout_s=TIMEOUT_S)
         player = self.players[name] = Player(client, gaps_s, rounds, tail_s)
         client.start(partial(self._part_of, player, at, tuple(names)))
@@ -137,8 +140,29 @@ class Stage(Watcher):
         """All servers lose what they knew."""
         for node in self.nodes:
             self.tell(node.name, "fault", words)
+            self.end_standings(node)
             act(node)
         self.memory_losses += 1
+
+    def take_down(self, node: Node, length_s: float) -> None:
+        """A server goes down; for good if `length_s` is infinite."""
+        self.tell(node.name, "down", "goes down", length_s)
+        self.end_standings(node)
+        node.crash()
+        if length_s < inf:
+            self.world.after(length_s, self.bring_up, node)
+
+    def bring_up(self, node: Node) -> None:
+        """It is back, with its memory."""
+        self.tell(node.name, "note", "is up again")
+        node.restart(memory=True)
+
+    def end_standings(self, node: Node) -> None:
+        """From now on this server does not know who holds the name."""
+        for (server, who), (start, end) in list(self._standing.items()):
+            if server == node.name:
+                self.standings.append(Standing(server, who, start, min(end, self.world.now)))
+                del self._standing[server, who]
 
     # What players do.
 
@@ -203,7 +227,13 @@ class Stage(Watcher):
     def _update(self, player: Player, client: Client) -> Steps:
         """Read, compute for a while, write if nobody else has: what the others do with a lock."""
 
+        tries = 0
+
         def change(value: bytes | None) -> int:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                self.tell(client.name, "note", "its EXEC is refused, since another has written; it starts again")
             self._sections += 1
             player.before_write(0)
             client.stall(sum(player.gaps_s) + player.tail_s)
@@ -221,8 +251,7 @@ class Stage(Watcher):
         self.lost_updates += commit in self.served_by_update
         self.served_by_update.add(commit)
         self.writes.append(Write(self.world.now, client.name, self._sections, True))
-        words = "writes" if not updated.conflicts else f"writes, after {updated.conflicts} tries in vain"
-        self.tell(client.name, "write", words)
+        self.tell(client.name, "write", "writes")
         return DONE
 
     # What contenders and servers report.
@@ -232,11 +261,15 @@ class Stage(Watcher):
         if hook is not None and isinstance(effect, plain.Pipeline):
             hook(str(effect.commands[0][0]))
 
-    def took(self, client: Client, fence: int) -> None:
-        self.tell(client.name, "takes", "has it" if not fence else "has it, with a new fence")
+    def took(self, client: Client, fence: int, name: str) -> None:
+        self.tell(client.name, "takes", f"has {self._called(name)}" + (", with a new fence" if fence else ""))
 
-    def gave(self, client: Client, words: str) -> None:
-        self.tell(client.name, "gives", words)
+    def _called(self, name: str) -> str:
+        """How a story calls a lock: "it", unless there are several."""
+        return "it" if not self.several else name
+
+    def gave(self, client: Client, words: str, name: str) -> None:
+        self.tell(client.name, "gives", words.replace(" it", f" {self._called(name)}", 1))
 
     def ended(self, client: Client, words: str) -> None:
         self.tell(client.name, "stops", words)
@@ -252,10 +285,10 @@ class Stage(Watcher):
                 if len(self.nodes) > 1:
                     continue  # five nodes would tell everything five times
                 if end <= now:
-                    self.happenings.append(Happening(end, server, "note", f"{who}'s time is up"))
-                elif by.name != who and self.memory_losses == self._losses_told:
-                    self.tell(server, "note", f"{who} no longer has it, because of what {by.name} sent")
-        self._losses_told = self.memory_losses
+                    self.happenings.append(Happening(end, server, "note", f"{who}'s time is up", about=who))
+                elif by.name != who:
+                    words = f"{who} no longer has it, because of what {by.name} sent"
+                    self.happenings.append(Happening(now, server, "note", words, about=who))
         for who, end in seen.items():
             if who and end >= now:
                 start = self._standing.get((node.name, who), (now, end))[0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lockfast.lab.stage import Happening, Stage
 
 RESOURCE = "resource"
-MAX_CLIENTS = 5  # more are not told apart in a picture; the story is about those who meet
+MAX_CLIENTS = 6  # more are not told apart in a picture; the story is about those who meet
 TAIL_S = 0.4  # how much is shown after the last thing that matters
 
 
@@ -59,7 +59,8 @@ def _chosen(stage: Stage, outcome: Outcome) -> list[str]:
         return names
     at = outcome.fatal_at if outcome.fatal_at is not None else 0.0
     meeting = [span.who for span in spans_of(stage.writes) if span.start <= at <= span.end]
-    wanted = dict.fromkeys([names[0], *([outcome.fatal_who] if outcome.fatal_who else []), *meeting, *names])
+    wrote = [write.who for write in stage.writes]
+    wanted = dict.fromkeys([names[0], *([outcome.fatal_who] if outcome.fatal_who else []), *meeting, *wrote, *names])
     chosen = list(wanted)[:MAX_CLIENTS]
     return [name for name in names if name in chosen]
 
@@ -75,7 +76,14 @@ def _end(stage: Stage, outcome: Outcome, clients: list[str]) -> float:
 
 def _told(stage: Stage, clients: list[str], until: float) -> list[Happening]:
     servers = [node.name for node in stage.nodes]
-    return [one for one in stage.happenings if one.at <= until and one.who in (*clients, *servers)]
+    others = [name for name in stage.players if name not in clients]
+    return [
+        one
+        for one in stage.happenings
+        if one.at <= until
+        and one.who in (*clients, *servers)
+        and not (others and one.who in servers and one.about in others)
+    ]
 
 
 def _bars(stage: Stage, clients: list[str], until: float) -> list[Bar]:
@@ -97,7 +105,7 @@ def _bars(stage: Stage, clients: list[str], until: float) -> list[Bar]:
             if one.kind == "pauses":
                 bars.append(Bar(name, one.at, min(one.at + one.length_s, until), "paused"))
             if one.kind == "dies":
-                bars.append(Bar(name, one.at, until, "down", "dead"))
+                bars.append(Bar(name, one.at, until, "down"))
         _close(bars, since, name, until, "waits", "believes")
     bars += [
         Bar(standing.server, standing.start, min(standing.end, until), "holds", standing.who, standing.who)
@@ -134,7 +142,7 @@ def _marks(stage: Stage, outcome: Outcome, clients: list[str], until: float) -> 
         if one.kind in kinds
     ]
     if outcome.verdict == "violated" and outcome.fatal_at is not None:
-        marks.append(Mark(RESOURCE, outcome.fatal_at, "fatal", f"{outcome.fatal_who} writes inside another's section"))
+        marks.append(Mark(RESOURCE, outcome.fatal_at, "fatal", outcome.detail))
     return marks
 
 

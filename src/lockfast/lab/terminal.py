@@ -127,7 +127,7 @@ def story(story: Story, width: int, color: bool, *, unicode: bool = True) -> str
         lines += [*wrap(clean(story.what_happened), width), ""]
     who_width = min(max((columns(clean(step[1])) for step in story.steps), default=0), 16)
     for at, who, sentence in story.steps:
-        fatal = story.fatal_at(at)
+        fatal = story.is_fatal(at, sentence)
         head = f"{'X' if fatal else ' '}{seconds(at):>10}  {pad(clean(who), who_width)}  "
         for index, line in enumerate(wrap(clean(sentence), width - columns(head))):
             if index:

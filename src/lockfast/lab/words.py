@@ -76,7 +76,7 @@ WORDS: dict[str, Words] = {
     "node-restart": Words(
         "The Redlock page names it: a node that forgot its vote may vote again inside the lease, unless it stays away "
         "for as long as the longest lease.",
-        "This row has one server. Over several, Lockfast leaves such a node out until the longest lease has passed.",
+        "Its lock has one server, and so no votes to lose. A majority of several servers is not a part of it.",
     ),
     "redlock-paused": Words(
         "Martin Kleppmann's analysis of Redlock shows it: no look at a clock helps against a pause after the look. "
@@ -85,11 +85,11 @@ WORDS: dict[str, Words] = {
     ),
     "minority-down": Words(
         "The third property of the Redlock page: progress while a majority of nodes lives.",
-        "This row has one server.",
+        "Its lock has one server: when that is down, nobody gets it until it is back.",
     ),
     "majority-down": Words(
         "The Redlock page promises progress only while a majority of nodes lives.",
-        "This row has one server.",
+        "Its lock has one server: when that is down, nobody gets it until it is back.",
     ),
     "connection-cut": Words(
         "The texts do not speak of requests that arrive late. A DEL that waited in a buffer is carried out when the "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
+from lockfast.sim import pool
 from lockfast.sim.runs import run_seed
 
 if TYPE_CHECKING:
@@ -37,15 +36,15 @@ class Chunk:
 
 
 def run_many(first: int, count: int, jobs: int = 1, choices: Mapping[str, Any] | None = None) -> Iterator[Chunk]:
-    """Run the seeds from `first` on. Close it to stop early; what runs in other processes is waited for, a moment."""
+    """Run the seeds from `first` on. Close it to stop early; what runs in other processes is stopped."""
     pieces = [(start, min(CHUNK, first + count - start)) for start in range(first, first + count, CHUNK)]
     if jobs == 1:
         for start, length in pieces:
             yield _run(start, length, choices)
         return
-    # Spawned, not forked: a fork copies whatever threads hold locked at that moment.
-    executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_the_parent)
+    executor = pool.workers(jobs)
     running: set[Future[Chunk]] = set()
+    finished = False
     try:
         for start, length in pieces:
             running.add(executor.submit(_run, start, length, choices))
@@ -57,12 +56,9 @@ def run_many(first: int, count: int, jobs: int = 1, choices: Mapping[str, Any] |
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
+        finished = True
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pool.end(executor, finished)
 
 
 def _run(start: int, length: int, choices: Mapping[str, Any] | None) -> Chunk:
