@@ -20,8 +20,8 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
 Made from the docstrings by `docs/make_reference.py`. In `lockfast.aio` every class has the same names and
-signatures; `acquire`, `try_acquire`, `extend`, `release`, `wait_lost`, `names`, `inspect` and `break_lock` are
-awaited there, `with` is `async with`, and `close()` is `aclose()`.
+signatures; `acquire`, `try_acquire`, `extend`, `downgrade`, `release`, `wait_lost`, `resize`, `names`, `inspect` and
+`break_lock` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
 """
 CLASSIC = """The textbook algorithms. What each is and how it fails: [explanation](explanation/README.md). In
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
@@ -129,6 +129,11 @@ def page() -> str:
     lines += describe("Lockfast", lockfast.Lockfast)
     lines += describe("Lock", lockfast.Lock, bases=(locks.LockBase,))
     lines += describe("Grant", lockfast.Grant, bases=(grants.GrantView,))
+    lines += describe("Semaphore", lockfast.Semaphore)
+    lines += describe("RWLock", lockfast.RWLock)
+    lines += describe("RLock", lockfast.RLock)
+    lines += describe("Locks", lockfast.Locks)
+    lines += describe("Grants", lockfast.Grants)
     lines += ["## Snapshots", ""]
     for each in (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken):
         fields = ", ".join(each._fields)

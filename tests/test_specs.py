@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import decimal
 import fractions
 from datetime import timedelta
@@ -127,6 +128,68 @@ def test_bad_names_are_refused_before_anything_is_sent(client: Any, name: object
 def test_bad_settings_of_a_client_are_refused(client: Any, options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=next(iter(options))):
         client(NOBODY, **options)
+
+
+NOT_COUNTS: list[object] = [0, -1, True, False, "3", b"3", 1.5, 2.0, 10**9, 1_000_001, [], decimal.Decimal(3), 1j]
+
+
+@pytest.mark.parametrize("value", [*NOT_COUNTS, None])
+def test_limit_that_is_no_whole_number_in_reach_is_refused(value: object) -> None:
+    kind = ValueError if type(value) is int else TypeError
+    with pytest.raises(kind, match="limit"):
+        specs.limit_count(value)
+    with pytest.raises(kind, match="permits"):
+        specs.permit_count(value, None)
+
+
+def test_limits_and_permits_are_kept_as_they_are() -> None:
+    assert [specs.limit_count(value) for value in (1, 2, 1_000_000)] == [1, 2, 1_000_000]
+    assert [specs.permit_count(value, 5) for value in (1, 5)] == [1, 5]
+    assert specs.permit_count(1_000_000, None) == 1_000_000
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("value", NOT_COUNTS)
+def test_semaphore_of_a_bad_size_is_refused_before_anything_is_sent(client: Any, value: object) -> None:
+    kind = ValueError if type(value) is int else TypeError
+    with pytest.raises(kind, match="limit"):
+        client(NOBODY).semaphore("x", limit=value)
+    with pytest.raises(kind, match="permits"):
+        client(NOBODY).semaphore("x", limit=3, permits=value)
+    with pytest.raises(kind, match="permits"):
+        client(NOBODY).semaphore("x", permits=value)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_more_permits_than_the_limit_are_refused_before_anything_is_sent(client: Any) -> None:
+    with pytest.raises(ValueError, match="permits"):
+        client(NOBODY).semaphore("x", limit=3, permits=4)
+
+
+@pytest.mark.parametrize("value", [*NOT_COUNTS, None])
+def test_resize_to_a_bad_size_is_refused_before_anything_is_sent(value: Any) -> None:
+    kind = ValueError if type(value) is int else TypeError
+    with lockfast.Lockfast(NOBODY) as lf, pytest.raises(kind, match="limit"):
+        lf.semaphore("x", limit=3).resize(value)
+
+    async def resize() -> None:
+        async with lockfast.aio.Lockfast(NOBODY) as lf:
+            await lf.semaphore("x", limit=3).resize(value)
+
+    with pytest.raises(kind, match="limit"):
+        asyncio.run(resize())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("make", ["semaphore", "rwlock"])
+@pytest.mark.parametrize(
+    ("option", "value"), [("lease", 0), ("lease", "30"), ("wait", -1), ("wait", True), ("renew", 1), ("on_lost", "me")]
+)
+def test_other_primitives_refuse_what_a_lock_refuses(client: Any, make: str, option: str, value: object) -> None:
+    with pytest.raises((TypeError, ValueError), match=option):
+        getattr(client(NOBODY), make)("x", **{option: value})
+    with pytest.raises((TypeError, ValueError), match="name"):
+        getattr(client(NOBODY), make)("")
 
 
 @pytest.mark.parametrize(

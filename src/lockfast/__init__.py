@@ -11,18 +11,23 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 
 from lockfast._version import __version__
 from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
-from lockfast.sync import Grant, Lock, Lockfast
+from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
 
 __all__ = [
     "Grant",
+    "Grants",
     "LeaseLost",
     "Lock",
     "Lockfast",
     "LockfastError",
+    "Locks",
     "Misused",
     "NotAcquired",
     "NotHeld",
+    "RLock",
+    "RWLock",
     "Refused",
+    "Semaphore",
     "Unreachable",
     "__version__",
 ]

@@ -116,7 +116,7 @@ class Endpoint:
 
     @property
     def lets_anybody_in(self) -> bool:
-        """Whether nothing in the greeting decides where a request lands, and as whom: then it need not be waited for."""
+        """Whether nothing in the greeting decides where a request lands and as whom; then it is not waited for."""
         return self.password is None and not self.db
 
     def tls_context(self) -> ssl.SSLContext | None:

@@ -47,6 +47,7 @@ class Hold:
     told = False  # whether the caller knows that it is released
     orphaned = False  # nobody can release it any more: the grant was garbage-collected
     on_end: tuple[Callable[[], object], ...] = ()
+    by: object = None  # the thread or task that acquired it, where that matters
 
     def __init__(self, ask: Ask, ticket: str, held: Held, era: Era, renews: bool) -> None:
         self.ask = ask
@@ -173,6 +174,11 @@ class GrantView(Generic[D]):
         hold = self._hold
         if hold.state is HELD:
             hold.orphaned = True
+
+    @property
+    def _is_released(self) -> bool:
+        """Whether the caller has given it back by itself, and knows it."""
+        return self._hold.told
 
     @property
     def name(self) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lockfast import names, specs
 from lockfast.errors import Misused
-from lockfast.flows import asks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockfast.flows.asks import Ask
     from lockfast.grants import GrantView
+    from lockfast.names import Name
 
 D = TypeVar("D")
 G = TypeVar("G", bound="GrantView[Any]")
@@ -26,33 +27,57 @@ class Unset:
 
 
 UNSET: Final = Unset()
+CO_COROUTINE = 0x80  # what inspect.iscoroutinefunction looks at, without the cost of importing inspect
 _leaving = threading.Lock()  # looking for a block and taking it off the list is one step
+
+
+class Options(NamedTuple):
+    """What every primitive can be told: see `Lockfast.lock`."""
+
+    lease: float
+    wait: float | None
+    renew: bool
+    on_lost: Callable[[Any], object] | None
+    cancel_on_loss: bool
 
 
 class LockBase(Generic[D, G]):
     """The settings of one lock. Holds no state but the grants of the blocks that are running."""
 
-    __slots__ = ("_ask", "_cancel_on_loss", "_driver", "_entered", "_on_lost", "_parts", "_prefix", "_renew", "_wait_s")
+    __slots__ = (
+        "_ask",
+        "_ask_for",
+        "_cancel_on_loss",
+        "_driver",
+        "_entered",
+        "_on_lost",
+        "_parts",
+        "_prefix",
+        "_renew",
+        "_wait_s",
+    )
+    MAY_AWAIT = False  # whether an async `on_lost` would be awaited
 
     def __init__(
         self,
         driver: D,
         prefix: str,
         parts: tuple[str | int, ...],
-        lease: float,
-        wait: float | None,
-        renew: bool,
-        on_lost: Callable[[G], object] | None,
-        cancel_on_loss: bool,
+        ask_for: Callable[[Name, object], Ask],
+        options: Options,
     ) -> None:
+        lease, wait, renew, on_lost, cancel_on_loss = options
         if not isinstance(renew, bool):
             raise TypeError(f"renew must be True or False, got {renew!r}")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost must be callable, got {on_lost!r}")
+        if not self.MAY_AWAIT and getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
+            raise TypeError("on_lost is async, and nobody would await it here: use lockfast.aio, or a plain function")
         self._driver = driver
         self._prefix = prefix
         self._parts = parts
-        self._ask = asks.lock(names.make(prefix, parts), lease)
+        self._ask_for = ask_for
+        self._ask = ask_for(names.make(prefix, parts), lease)
         self._wait_s = specs.wait_seconds(wait)
         self._renew = renew
         self._on_lost = on_lost
@@ -60,7 +85,7 @@ class LockBase(Generic[D, G]):
         self._entered: list[tuple[Any, G]] = []  # by thread or task, innermost last
 
     def __repr__(self) -> str:
-        return f"<Lock {self.name!r}>"
+        return f"<{type(self).__name__} {self.name!r}>"
 
     @property
     def name(self) -> str:
@@ -80,11 +105,8 @@ class LockBase(Generic[D, G]):
             self._driver,
             self._prefix,
             parts,
-            self._ask.lease_s,
-            self._wait_s,
-            self._renew,
-            self._on_lost,
-            self._cancel_on_loss,
+            self._ask_for,
+            Options(self._ask.lease_s, self._wait_s, self._renew, self._on_lost, self._cancel_on_loss),
         )
 
     def _entered_by(self, me: object) -> G:

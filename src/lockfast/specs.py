@@ -8,6 +8,7 @@ import re
 MIN_LEASE_S = 0.05  # below this the safety margin and a round trip eat the lease
 MAX_LEASE_S = 7 * 86400.0  # a crashed holder blocks the name this long; more is surely a mistake
 MAX_WAIT_S = 365 * 86400.0
+MAX_LIMIT = 1_000_000
 
 # A place in the queue lives this long without a heartbeat. It bounds how long a dead waiter at the head can hold
 # up the others, and how long a live one may be paused before it goes to the back.
@@ -49,6 +50,27 @@ def wait_seconds(value: object) -> float | None:
     if not 0 <= wait_s <= MAX_WAIT_S:
         raise ValueError(f"wait must be None, or between 0 and {MAX_WAIT_S:.0f} seconds, got {value!r}")
     return wait_s
+
+
+def limit_count(value: object) -> int:
+    """How many permits a semaphore has: a whole number from 1 to a million."""
+    return _count(value, "limit", MAX_LIMIT)
+
+
+def permit_count(value: object, limit: int | None) -> int:
+    """How many permits one acquire takes: at least 1, at most the limit, if that is known."""
+    permits = _count(value, "permits", MAX_LIMIT)
+    if limit is not None and permits > limit:
+        raise ValueError(f"permits must be at most the limit of {limit}, got {value!r}: it could never be had")
+    return permits
+
+
+def _count(value: object, what: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be a whole number, got {value!r}")
+    if not 1 <= value <= most:
+        raise ValueError(f"{what} must be from 1 to {most}, got {value!r}")
+    return value
 
 
 def timeout_seconds(value: object) -> float:

@@ -43,7 +43,13 @@ def test_python_examples_run(page: Path, valkey_server: Server, fresh_server: Fr
     if "REDLOCK_NODES" in program.read_text():
         env["REDLOCK_NODES"] = " ".join(fresh_server().url for _ in range(REDLOCK_NODES))
     done = subprocess.run(
-        [sys.executable, "-W", "error", program], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", program],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -26,7 +26,9 @@ class Hold:
 
 @dataclass
 class Model:
-    limit: int
+    """limit: the stored one; 0 until somebody has named one."""
+
+    limit: int = 0
     now_us: int = 0
     fence: int = 0
     holders: dict[str, Hold] = field(default_factory=dict)
@@ -41,19 +43,32 @@ class Model:
     def used(self) -> int:
         return sum(hold.weight for hold in self.holders.values())
 
-    def admit(self, ticket: str, weight: int, lease: int, place: int, seen: int) -> tuple[int, int, int, int]:
-        self._settle(ticket)
+    def admit(
+        self, ticket: str, weight: int, lease: int, place: int, seen: int, asked: int
+    ) -> tuple[int, int, int, int] | str:
+        """asked: the limit that the caller names; 0 for the stored one. Returns a word and a limit for an error."""
+        changed = self._settle(ticket)
+        limit = self.limit
+        if asked and asked != limit and ticket not in self.holders and not self._place_of(ticket):
+            if self.holders or self.queue:
+                return f"KIND {limit}"
+            limit = asked  # kept only if something else is written too
+        if changed and self.limit:
+            self.limit = limit
         if hold := self.holders.get(ticket):
             return 1, hold.fence, hold.end - self.now, 0
+        if weight > limit:
+            return f"LIMIT {limit}"
         if ticket in self.tombstones and max(self.tombstones.values()) > self.now:
             return -1, self.fence, 0, 0
-        if not self.queue and self.used + weight <= self.limit:
+        if not self.queue and self.used + weight <= limit:
+            self.limit = limit
             self._grant(ticket, weight, self.now + lease, seen)
             return 1, self.fence, lease, 0
         due = min((hold.end for hold in self.holders.values()), default=self.now) - self.now
         if not place:
             return 0, self.fence, due, 0
-        mine = next((queued for queued in self.queue if queued.ticket == ticket), None)
+        mine = self._place_of(ticket)
         if mine is None:
             mine = Place(ticket, weight, lease, seen, 0)
             self.queue.append(mine)
@@ -75,14 +90,27 @@ class Model:
         self._settle("")
         return found
 
-    def renew(self, ticket: str, fence: int, lease: int) -> list[int]:
+    def renew(self, ticket: str, fence: int, lease: int, weight: int) -> list[int]:
         hold = self.holders.get(ticket)
         if hold is None or hold.fence != fence or hold.end <= self.now:
             return [0, 0]
         hold.end = max(hold.end, self.now + lease)
+        if 0 < weight < hold.weight:
+            hold.weight = weight
+            self._settle("")
         return [1, hold.end - self.now]
 
-    def _settle(self, asker: str) -> None:
+    def resize(self, limit: int) -> int:
+        before, self.limit = self.limit, limit
+        self.queue = [queued for queued in self.queue if queued.weight <= limit]
+        self._settle("")
+        return before
+
+    def _place_of(self, ticket: str) -> Place | None:
+        return next((queued for queued in self.queue if queued.ticket == ticket), None)
+
+    def _settle(self, asker: str) -> bool:
+        before = len(self.holders), len(self.queue)
         self.holders = {ticket: hold for ticket, hold in self.holders.items() if hold.end > self.now}
         while self.queue and self.used < self.limit:
             head = self.queue[0]
@@ -94,6 +122,7 @@ class Model:
                 self.queue.pop(0)
                 end = self.now + head.lease
                 self._grant(head.ticket, head.weight, end if head.ticket == asker else min(end, head.end), head.seen)
+        return (len(self.holders), len(self.queue)) != before
 
     def _grant(self, ticket: str, weight: int, end: int, seen: int) -> None:
         self.fence = max(self.fence + 1, seen + 1, self.now_us)

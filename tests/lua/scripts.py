@@ -23,6 +23,7 @@ LEASE_MS = 30_000
 PLACE_MS = 6_000
 DAY_MS = 86_400_000
 LUA = Path(lockfast.__file__).parent / "lua"
+SCRIPTS = ("admit", "leave", "renew", "resize", "inspect")
 
 
 class Admitted(NamedTuple):
@@ -35,7 +36,7 @@ class Admitted(NamedTuple):
 
 
 class Scripts:
-    """The four scripts on one connection.
+    """The scripts on one connection.
 
     clocked: the scripts take the time from `clock_us` instead of the server, so that a test can let hours pass.
     quick: False cuts the quick way out of admit and leave.
@@ -48,8 +49,8 @@ class Scripts:
         seconds, micros = self.wire.call("TIME")
         self.clock_us = int(seconds) * 1_000_000 + int(micros)
         self._shas = {}
-        self._order = {script: argument_names(script) for script in ("admit", "leave", "renew", "inspect")}
-        for script in ("admit", "leave", "renew", "inspect"):
+        self._order = {script: argument_names(script) for script in SCRIPTS}
+        for script in SCRIPTS:
             text = getattr(scripts, script.upper()).text
             if not quick:
                 text = without_quick_way(script, text)
@@ -112,12 +113,13 @@ class Named:
         seen: int = 0,
         channel: str = "nobody",
         owner: str = "host 1",
+        limit: int | None = None,
     ) -> tuple[Argument, ...]:
         return self.scripts.request(
             "admit",
             self.keys,
             kind=self.kind,
-            limit=self.limit,
+            limit=self.limit if limit is None else limit,
             weight=weight,
             lease_ms=lease,
             ticket=ticket,
@@ -142,9 +144,16 @@ class Named:
     ) -> tuple[Argument, ...]:
         return self.scripts.request("leave", self.keys, ticket=ticket, lease_ms=lease, unsure=int(unsure), note=note)
 
-    def renew(self, ticket: str, fence: int, lease: int = LEASE_MS) -> list[int]:
-        reply: list[int] = self.scripts.call("renew", self.keys, ticket=ticket, fence=fence, lease_ms=lease)
+    def renew(self, ticket: str, fence: int, lease: int = LEASE_MS, weight: int = 0) -> list[int]:
+        reply: list[int] = self.scripts.call(
+            "renew", self.keys, ticket=ticket, fence=fence, lease_ms=lease, weight=weight
+        )
         return reply
+
+    def resize(self, limit: int) -> int:
+        before: int = self.scripts.call("resize", self.keys, kind=self.kind, limit=limit)
+        self.limit = limit
+        return before
 
     def inspect(self) -> snapshots.Snapshot:
         return snapshots.read(self.made, self.scripts.call("inspect", self.keys, how=1000))

@@ -11,7 +11,7 @@ from lockfast.names import make
 from lua.scripts import LUA, Named, header_of
 
 INCLUDE = "-- include state.lua"
-SCRIPTS = ["admit", "leave", "renew", "inspect"]
+SCRIPTS = ["admit", "leave", "renew", "resize", "inspect"]
 WITHOUT_KEYS = {"TIME", "PUBLISH"}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.resp import ServerError
 from lua.model import Model
 from lua.scripts import Named, Scripts
 
@@ -17,16 +18,21 @@ STEPS = 250
 
 
 class Walk:
-    """One random way: six actors, each with a ticket of its own until it has left for good."""
+    """One random way: six actors, each with a ticket of its own until it has left for good.
 
-    def __init__(self, name: Named, seed: int) -> None:
+    resizes: the limit is changed on the way, some callers name an old one or none, and some holds are made lighter.
+    """
+
+    def __init__(self, name: Named, seed: int, resizes: bool = False) -> None:
         self.name = name
-        self.model = Model(name.limit)
+        self.model = Model()
+        self.resizes = resizes
         self.random = random.Random(seed)
         self.tickets = [f"t{i}" for i in range(6)]
         self.weights = dict.fromkeys(self.tickets, 1)
         self.fences: dict[str, int] = {}
         self.granted: list[int] = []
+        self.refused: list[str] = []
         self.trace: list[str] = []
 
     def step(self) -> None:
@@ -36,17 +42,26 @@ class Walk:
         actor = pick.randrange(len(self.tickets))
         ticket = self.tickets[actor]
         lease = pick.choice([700, 3000])
-        match pick.choice(["admit", "admit", "admit", "leave", "renew"]):
+        match pick.choice(["admit", "admit", "admit", "leave", "renew", *(["resize"] if self.resizes else [])]):
             case "admit":
                 place, seen = pick.choice([0, 500, 2000]), pick.choice([0, 0, self.model.fence + 5])
                 weight = self.weights[ticket]
-                self.trace.append(f"admit {ticket} weight={weight} lease={lease} place={place} seen={seen}")
-                theirs = tuple(self.name.admit(ticket, weight=weight, lease=lease, place=place, seen=seen))
-                ours = self.model.admit(ticket, weight, lease, place, seen)
+                limit = max(weight, pick.choice([self.name.limit, 3])) if pick.random() < 0.8 else 0
+                if not self.resizes:
+                    limit = self.name.limit
+                self.trace.append(f"admit {ticket} {weight}/{limit} lease={lease} place={place} seen={seen}")
+                theirs = self.admit(ticket, weight=weight, lease=lease, place=place, seen=seen, limit=limit)
+                ours = self.model.admit(ticket, weight, lease, place, seen, limit)
                 self.agree(theirs, ours)
-                if ours[0] == 1 and self.fences.get(ticket) != ours[1]:
+                if isinstance(ours, str):
+                    self.refused.append(ours)
+                elif ours[0] == 1 and self.fences.get(ticket) != ours[1]:
                     self.fences[ticket] = ours[1]
                     self.granted.append(ours[1])
+            case "resize":
+                limit = pick.randint(1, 6)
+                self.trace.append(f"resize {limit}")
+                self.agree(self.name.resize(limit), self.model.resize(limit))
             case "leave":
                 unsure = pick.random() < 0.3
                 self.trace.append(f"leave {ticket} lease={lease} unsure={unsure}")
@@ -56,13 +71,24 @@ class Walk:
                     self.weights[self.tickets[actor]] = pick.randint(1, self.name.limit)
             case "renew":
                 fence = self.fences.get(ticket, 1) + pick.choice([0, 0, 0, 1])
-                self.trace.append(f"renew {ticket} {fence} lease={lease}")
-                self.agree(self.name.renew(ticket, fence, lease), self.model.renew(ticket, fence, lease))
+                weight = pick.choice([0, 0, 1, 2, 4]) if self.resizes else 0
+                self.trace.append(f"renew {ticket} {fence} lease={lease} weight={weight}")
+                self.agree(
+                    self.name.renew(ticket, fence, lease, weight), self.model.renew(ticket, fence, lease, weight)
+                )
         seen_now = self.name.inspect()
         held = {holder.ticket: holder.weight for holder in seen_now.holders}
         self.agree(held, self.model.living_holders())
         self.agree([waiter.ticket for waiter in seen_now.waiters], self.model.living_waiters())
-        assert sum(held.values()) <= self.name.limit, self.trace[-20:]
+        if not self.resizes:
+            assert sum(held.values()) <= self.name.limit, self.trace[-20:]
+
+    def admit(self, ticket: str, **options: int) -> object:
+        try:
+            return tuple(self.name.admit(ticket, **options))
+        except ServerError as error:
+            words = str(error).split(" ")
+            return f"{words[0].removeprefix('LOCKFAST')} {words[-1]}"
 
     def agree(self, theirs: object, ours: object) -> None:
         assert theirs == ours, "the last steps were:\n" + "\n".join(self.trace[-20:])
@@ -77,6 +103,15 @@ def test_scripts_and_model_agree(clocked: Scripts, limit: int, seed: int) -> Non
     assert len(walk.granted) > STEPS / 20, "the walk went nowhere interesting"
     if limit == 1:
         assert walk.granted == sorted(set(walk.granted)), "fences of a lock grow in the order of its grants"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_scripts_and_model_agree_while_limits_change_and_holds_are_made_lighter(clocked: Scripts, seed: int) -> None:
+    walk = Walk(clocked.name("walk", kind="semaphore", limit=4), seed, resizes=True)
+    for _ in range(STEPS):
+        walk.step()
+    assert len(walk.granted) > STEPS / 20, "the walk went nowhere interesting"
+    assert {words.split()[0] for words in walk.refused} == {"KIND", "LIMIT"}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.resp import ServerError
+from lockfast.flows.asks import READERS
 from lua.scripts import LEASE_MS, PLACE_MS
 from lua.test_admit import listen, pushes
 
 if TYPE_CHECKING:
-    from lua.scripts import Named
+    from lua.scripts import Named, Scripts
 
 
 def weights(name: Named) -> dict[str, int]:
@@ -175,3 +176,69 @@ def test_refusal_of_another_kind_does_not_lose_the_grant_it_made(shared: Named) 
     assert granted in ([], ["next"])
     assert newcomer.code == 0, "two clients believe that they hold it"
     assert lock.holders == ["next"]
+
+
+# Readers and writers, at their own limit
+
+
+@pytest.fixture
+def rwlock(clocked: Scripts) -> Named:
+    """A read/write lock, as the library names it."""
+    return clocked.name("rwlock", kind="rwlock", limit=READERS)
+
+
+def test_reader_behind_a_waiting_writer_waits_and_those_that_follow_each_other_go_together(rwlock: Named) -> None:
+    rwlock.admit("r1")
+    assert rwlock.admit("w1", weight=READERS).position == 1
+    assert [rwlock.admit(ticket).position for ticket in ("r2", "r3")] == [2, 3]
+    rwlock.admit("w2", weight=READERS)
+    rwlock.admit("r4")
+    assert rwlock.admit("late", place=0).code == 0
+    turns = []
+    while holders := rwlock.holders:
+        turns.append(holders)
+        for ticket in holders:
+            rwlock.leave(ticket)
+    assert turns == [["r1"], ["w1"], ["r2", "r3"], ["w2"], ["r4"]]
+
+
+def test_newcomers_cannot_starve_the_writer_whatever_comes_and_goes(rwlock: Named) -> None:
+    """Each reader overlaps the next, so that the name is never free; the writer is in when the first two are gone."""
+    rwlock.admit("r0")
+    rwlock.admit("r1")
+    rwlock.admit("writer", weight=READERS)
+    for turn in range(2, 20):
+        assert rwlock.admit(f"r{turn}").position == turn
+    rwlock.leave("r0")
+    rwlock.leave("r1")
+    assert rwlock.holders == ["writer"]
+    rwlock.leave("writer")
+    assert len(rwlock.holders) == 18
+
+
+def test_zombie_readers_are_swept_and_living_ones_stay(rwlock: Named) -> None:
+    for i in range(700):
+        rwlock.admit(f"zombie{i}", lease=1000)
+    alive = rwlock.admit("alive")
+    rwlock.admit("writer", weight=READERS)
+    rwlock.scripts.pass_ms(1000)
+    for _ in range(2):  # what has ended is dropped in portions
+        assert rwlock.admit("writer", weight=READERS).code == 0
+    assert rwlock.holders == ["alive"]
+    assert rwlock.scripts.wire.call("ZCARD", rwlock.keys[3]) == 1
+    assert rwlock.scripts.wire.call("HLEN", rwlock.keys[2]) == 2
+    assert rwlock.renew("alive", alive.fence)[0] == 1
+    rwlock.leave("alive")
+    assert rwlock.holders == ["writer"]
+
+
+def test_thousands_who_came_and_went_leave_one_small_key(rwlock: Named) -> None:
+    wire = rwlock.scripts.wire
+    for i in range(2000):
+        wire.send(*rwlock.admit_request(f"r{i}"))
+    for i in range(2000):
+        wire.send(*rwlock.leave_request(f"r{i}"))
+    assert [wire.read() for _ in range(4000)][2000:] == [1] * 2000
+    assert wire.call("EXISTS", *rwlock.keys) == 1
+    assert len(rwlock.state) < 100
+    assert rwlock.admit("writer", weight=READERS).code == 1

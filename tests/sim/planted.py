@@ -45,7 +45,7 @@ MESSAGES = ("slow", "lost", "reset", "answer slow", "answer lost", "answer reset
 
 SENDS_A_LEAVE = """\
                 try:
-                    yield Call(_leave(ask, False), (ticket,), env.now() + UNDO_S, behind=True)
+                    yield Call(leave_of(ask, False), (ticket,), env.now() + UNDO_S, behind=True)
                 except Unreachable:
                     pass
 """
@@ -122,7 +122,11 @@ ALL = (
     _bug(
         "a renew that lowers",
         OVERLAP,
-        (RENEW, "if lease_end > holder_end then", "if lease_end ~= holder_end then"),
+        (
+            RENEW,
+            "local raised = math.max(holder_end, lease_end)\n  if raised > holder_end or",
+            "local raised = lease_end\n  if raised ~= holder_end or",
+        ),
         extend_share=1.0,
         renew_share=0.0,
         work="lease",
@@ -237,7 +241,7 @@ def planted(bug: Planted) -> Iterator[None]:
 
 def _swap_scripts(texts: dict[str, str]) -> Any:
     """Let every script have the new texts."""
-    all_scripts = (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)
+    all_scripts = (scripts.ADMIT, scripts.LEAVE, scripts.RENEW, scripts.RESIZE)
     before = [(script._text, script._sha, script.packed) for script in all_scripts]
     state = texts.get(STATE) or (SOURCE / STATE).read_text()
     for script in all_scripts:

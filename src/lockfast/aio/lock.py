@@ -1,118 +1,31 @@
-"""The public side for asyncio. The twin for threads, with the same names, is `lockfast.sync`."""
+"""Locks and grants, for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockfast import endpoints, names, specs, templates
+from lockfast import specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.identity import new_id
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import ending, looking, renewal
+from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockfast.snapshots import Snapshot
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-class Lockfast:
-    """A client of one server: makes locks, keeps them, and tells who holds what. Share it among tasks of one loop.
-
-    server: a redis://, rediss:// or unix:// URL (or the same with valkey), or a redis-py or valkey-py client whose
-        settings are copied. None: the URL in $LOCKFAST_URL, or else the embedded server of this user on this host.
-    timeout: seconds that one request may take in all, retries included, before `Unreachable`.
-    prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
-    label: text shown with everything this client holds, in `lockfast show`.
-
-    Nothing is connected before the first use, which also binds the client to the running event loop. `aclose()`
-    gives back what is still held.
-    """
-
-    def __init__(
-        self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
-    ) -> None:
-        self._prefix = names.check_prefix(prefix)
-        self._driver = Asyncio(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
-
-    def __repr__(self) -> str:
-        return f"<Lockfast {self._driver.endpoint.where}>"
-
-    def lock(
-        self,
-        name: str,
-        *parts: str | int,
-        lease: float = 30.0,
-        wait: float | None = None,
-        renew: bool = True,
-        on_lost: Callable[[Grant], object] | None = None,
-        cancel_on_loss: bool = True,
-    ) -> Lock:
-        """A lock that one holder at a time can have, first come, first served.
-
-        name, parts: what is locked; parts name a piece of a larger thing, and never collide with other names.
-        lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
-        takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in the loop,
-        when the hold is no longer sure; it may be async. cancel_on_loss: cancel the body of an `async with` then,
-        which raises LeaseLost.
-
-        Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
-        """
-        return Lock(self._driver, self._prefix, (name, *parts), lease, wait, renew, on_lost, cancel_on_loss)
-
-    async def names(self) -> list[tuple[str, ...]]:
-        """The names that are held or waited for, each as its parts, sorted."""
-        self._driver.enter()
-        return await self._driver.run(looking.in_use(self._prefix, self._driver.env))
-
-    async def inspect(self, name: str, *parts: str | int) -> Snapshot:
-        """Holders and waiters of one name, in order. Changes nothing."""
-        self._driver.enter()
-        made = names.make(self._prefix, (name, *parts))
-        return await self._driver.run(looking.inspect(made, self._driver.env))
-
-    async def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
-        """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
-
-        The holder learns of it at its next renewal. Only for operators who know that it is dead or stuck: a body
-        that still runs is no longer alone; only the fence protects then. Raises NotHeld when nobody holds it.
-        """
-        self._driver.enter()
-        made = names.make(self._prefix, (name, *parts))
-        return await self._driver.run(looking.break_lock(made, reason, self._driver.env))
-
-    async def aclose(self) -> None:
-        """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
-        driver = self._driver
-        if driver.closing:
-            return
-        driver.enter()
-        await driver.stop_acquiring()
-        for hold in list(driver.keeper.ledger.holds.values()):
-            try:
-                await driver.release(hold)
-            except LockfastError:
-                pass  # lost, or not confirmed: the lease ends it
-        await driver.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-@final
 class Lock(LockBase[Asyncio, "Grant"]):
     """What to acquire, and how. Share it, acquire it from many tasks, use it again: what is held is in the grants."""
 
     __slots__ = ()
+    MAY_AWAIT = True
 
     async def acquire(self, *, wait: float | Unset | None = UNSET) -> Grant:
         """Hold the lock, queueing up to `wait` seconds (the lock's own unless given; None as long as it takes).
@@ -144,21 +57,29 @@ class Lock(LockBase[Asyncio, "Grant"]):
                 raise Misused("this client was closed while an acquire was waiting")
         finally:
             driver.acquiring.discard(ticket)
-        on_lost = self._on_lost
-        if on_lost is not None:
-            hold.when_lost(lambda: driver.soon(lambda: driver.spawn(_tell(on_lost, Grant(hold, driver)))))
-        if self._renew or on_lost is not None:
+        if self._on_lost is not None:
+            self._tell_when_lost(hold)
+        if self._renew or self._on_lost is not None:
             driver.keeper.watch(hold)
         else:
             driver.keeper.note(hold)
-        return Grant(hold, driver)
+        return self._grant(hold)
+
+    def _tell_when_lost(self, hold: Hold) -> None:
+        on_lost, driver = self._on_lost, self._driver
+        if on_lost is not None:
+            hold.when_lost(lambda: driver.soon(lambda: driver.spawn(_tell(on_lost, Grant(hold, driver)))))
+
+    def _grant(self, hold: Hold) -> Grant:
+        """What is handed to the caller."""
+        return Grant(hold, self._driver)
 
     async def __aenter__(self) -> Grant:
         grant = await self._acquire(self._wait_s)
         task = asyncio.current_task()
         assert task is not None, "an async with block runs in a task"
         if self._cancel_on_loss:
-            block = grant._block = _Block(task)
+            block = grant._block = Block(task)
             # In the next turn: if the body itself has just found the loss, it is on its way out already.
             grant._hold.when_lost(lambda: self._driver.soon(block.cancel))
             self._driver.keeper.watch(grant._hold)
@@ -168,7 +89,7 @@ class Lock(LockBase[Asyncio, "Grant"]):
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         grant = self._entered_by(asyncio.current_task())
         was_cancelled_by_us = grant._block is not None and grant._block.leave()
-        if grant._hold.told:
+        if grant._is_released:
             return  # the body has released it by itself
         if was_cancelled_by_us and isinstance(error, asyncio.CancelledError):
             # The cancellation was ours, and the caller must hear why.
@@ -199,7 +120,7 @@ class Lock(LockBase[Asyncio, "Grant"]):
         return locked  # type: ignore[return-value]  # same call shape as `function`, which is all that F promises
 
 
-class _Block:
+class Block:
     """A running `async with` body that is cancelled when its hold is lost, as asyncio.timeout cancels its own."""
 
     __slots__ = ("_cancelled", "_cancelling", "_task")
@@ -221,7 +142,6 @@ class _Block:
         return self._cancelled and task is not None and task.uncancel() <= self._cancelling
 
 
-@final
 class Grant(GrantView[Asyncio]):
     """A hold on a name: the proof of it, how long it is sure, and the way to end it."""
 
@@ -229,7 +149,7 @@ class Grant(GrantView[Asyncio]):
 
     def __init__(self, hold: Hold, driver: Asyncio) -> None:
         super().__init__(hold, driver)
-        self._block: _Block | None = None
+        self._block: Block | None = None
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the hold is lost, up to `timeout` seconds. False when it was not, or was released meanwhile."""
@@ -254,6 +174,19 @@ class Grant(GrantView[Asyncio]):
         self._hold.check()
         self._driver.enter()
         await self._driver.run(renewal.extend(self._hold, lease_ms, self._driver.env))
+
+    async def downgrade(self) -> None:
+        """From the writer of a read/write lock to one of its readers, with nobody in between.
+
+        Raises Misused when this is no write, and what `extend` raises.
+        """
+        hold = self._hold
+        if hold.ask.kind != "rwlock" or hold.ask.weight != hold.ask.limit:
+            raise Misused(f"{self.name!r}: only the writer of a read/write lock can become a reader")
+        hold.check()
+        self._driver.enter()
+        await self._driver.run(renewal.extend(hold, hold.lease_ms, self._driver.env, asks.READER))
+        hold.ask, hold.by = asks.read(hold.ask.name, hold.ask.lease_s), asyncio.current_task()
 
     async def release(self) -> None:
         """Give the hold back; the next in the queue has it at once.

@@ -42,6 +42,7 @@ class Asyncio:
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
+        self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by name and task
         self.era = Era()
         own_channel = channel(prefix, new_id())
         self.env = Env(now, random.random, timeout_s)
@@ -90,7 +91,6 @@ class Asyncio:
         env = self.env
         sent = env.now()
         lane = self._link
-        flow = None
         if lane is not None and lane.usable:
             answer: Any = None
             error: BaseException | None = None
@@ -104,9 +104,7 @@ class Asyncio:
                     answer = await self._retold(lane, bound, args, by, answer)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck
-            flow = admission.acquire(ask, ticket, wait_s, env, sent)
-            flow.send(None)
-            return await self._go_on(flow, answer, error, lane)
+            return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), lane, (answer, error))
         return await self.run(admission.acquire(ask, ticket, wait_s, env))
 
     async def release(self, hold: Hold) -> None:
@@ -130,20 +128,20 @@ class Asyncio:
         if answer == 1:
             ending.end(hold, stood=True)
             return
-        flow = ending.finish(hold, keeper, env)
-        flow.send(None)
-        await self._go_on(flow, answer, error, lane)
+        await self._go_on(ending.finish(hold, keeper, env), lane, (answer, error))
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
-        return await self._go_on(flow, None, None, None)
+        return await self._go_on(flow, None, None)
 
-    async def _go_on(self, flow: Flow[R], answer: Any, error: BaseException | None, lane: Link | None) -> R:
-        """Run the rest of a flow: first it is sent the answer, or thrown the error, that its last effect came to.
+    async def _go_on(self, flow: Flow[R], lane: Link | None, first: tuple[Any, BaseException | None] | None) -> R:
+        """Run a flow. first: what its first request came to, answer or error, if that has been sent already.
 
         lane: where its last request went out.
         """
-        cancelled = error is not None and not isinstance(error, Exception)
+        answer: Any = None
+        error: BaseException | None = None
+        cancelled = False
         while True:
             try:
                 effect = flow.send(answer) if error is None else flow.throw(error)
@@ -151,6 +149,10 @@ class Asyncio:
                 result: R = stop.value
                 return result
             answer = error = None
+            if first is not None:
+                (answer, error), first = first, None
+                cancelled = error is not None and not isinstance(error, Exception)
+                continue
             try:
                 if type(effect) is not Call:
                     answer = await self._perform(effect)
@@ -236,7 +238,8 @@ class Asyncio:
 
     async def _call_many(self, effect: CallMany) -> list[Any]:
         link = await self._linked(effect.by)
-        futures = [link.request(wire.evalsha(call.bound, call.args), call.by) for call in effect.calls]
+        data = b"".join([wire.evalsha(call.bound, call.args) for call in effect.calls])
+        futures = link.request_each(data, len(effect.calls), effect.by)
         answers: list[Any] = []
         for call, reply in zip(effect.calls, await asyncio.gather(*futures, return_exceptions=True), strict=True):
             answer: Any = reply

@@ -62,21 +62,33 @@ class Link(asyncio.Protocol):
         for _ in range(unread):
             self._owed.append(None)
         self._owed.append((future, by))
+        self._send(data, by, idle)
+        return future
+
+    def _send(self, data: bytes, by: float, idle: bool) -> None:
         if self._alarm is None:
             self._alarm = self._loop.call_later(max(min(by - now(), LOOK_S), 0.0), self._look)
         if idle:
+            assert self._transport is not None
             self._transport.write(data)
         else:
             if not self._out:
                 self._loop.call_soon(self._flush)
             self._out.append(data)
-        return future
 
     def request_many(self, data: bytes, count: int, by: float) -> asyncio.Future[list[Any]]:
         """Send several requests at once; the future gets all their replies."""
-        rest = [self._loop.create_future() for _ in range(count - 1)]
-        self._owed.extend((future, by) for future in rest)
-        return asyncio.gather(*rest, self.request(data, by))
+        return asyncio.gather(*self.request_each(data, count, by))
+
+    def request_each(self, data: bytes, count: int, by: float) -> list[asyncio.Future[Any]]:
+        """Send several requests at once; each future gets the reply to one of them."""
+        if self._transport is None or self._transport.is_closing():
+            return [self.request(data, by) for _ in range(count)]  # each is told that it was not sent
+        idle = not self._owed
+        futures: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in range(count)]
+        self._owed.extend((future, by) for future in futures)
+        self._send(data, by, idle)
+        return futures
 
     def _flush(self) -> None:
         data, self._out = b"".join(self._out), []

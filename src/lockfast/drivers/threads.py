@@ -55,6 +55,7 @@ class Threads:
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
+        self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by name and thread
         self._free: list[Connection] = []
         self._lingering: list[tuple[float, Connection]] = []
         self.hub = Hub(self.env, own_channel, self.connect)
@@ -75,18 +76,16 @@ class Threads:
                 return held
         except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
             error = struck
-        flow = admission.acquire(ask, ticket, wait_s, env, sent)
-        flow.send(None)
-        return self._go_on(flow, answer, error, unanswered)
+        return self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), unanswered, (answer, error))
 
     def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
         env, keeper = self.env, self.keeper
-        if not ending.begin(hold, keeper):
-            return
         unanswered: list[Connection] = []
         answer: Any = None
         error: BaseException | None = None
+        if not ending.begin(hold, keeper):
+            return
         if not hold.unsure:
             try:
                 answer = self._call(hold.ask.leave, (hold.ticket,), env.now() + env.attempt_s, unanswered)
@@ -95,20 +94,19 @@ class Threads:
             if answer == 1:
                 ending.end(hold, stood=True)
                 return
-        flow = ending.finish(hold, keeper, env)
-        if not hold.unsure:
-            flow.send(None)
-        self._go_on(flow, answer, error, unanswered)
+        self._go_on(ending.finish(hold, keeper, env), unanswered, None if hold.unsure else (answer, error))
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
-        return self._go_on(flow, None, None, [])
+        return self._go_on(flow, [], None)
 
-    def _go_on(self, flow: Flow[R], answer: Any, error: BaseException | None, unanswered: list[Connection]) -> R:
-        """Run the rest of a flow: first it is sent the answer, or thrown the error, that its last effect came to.
+    def _go_on(self, flow: Flow[R], unanswered: list[Connection], first: tuple[Any, BaseException | None] | None) -> R:
+        """Run a flow. first: what its first request came to, answer or error, if that has been sent already.
 
         unanswered: where its requests went out without an answer.
         """
+        answer: Any = None
+        error: BaseException | None = None
         try:
             while True:
                 try:
@@ -117,6 +115,11 @@ class Threads:
                     result: R = stop.value
                     return result
                 answer = error = None
+                if first is not None:
+                    (answer, error), first = first, None
+                    if type(effect) is Call and not effect.behind:
+                        continue
+                    answer = error = None  # interrupted before it began: this is its undo
                 try:
                     if type(effect) is not Call:
                         answer = self._perform(effect)

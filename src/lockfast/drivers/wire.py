@@ -23,6 +23,7 @@ ProtocolError = hiredis.ProtocolError
 
 # Said by a server that will be fit again soon: ask again within the caller's time. Nothing was run.
 _PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
+_KINDS = {"lock": "a lock", "rwlock": "a read/write lock"}
 _NEXT_STEP = {
     "READONLY": "this is a replica: connect to the primary",
     "NOAUTH": "give the password in the URL or the client",
@@ -111,7 +112,14 @@ def failure(reply: Exception, where: str) -> LockfastError:
         return Unreachable(f"{where} answers {words!r}", sent=False)
     if code == "LOCKFASTKIND":
         _, kind, limit = words.split(" ")
-        return Refused(f"this name is in use as a {kind} with limit {limit}: choose another name", code="KIND")
+        use = f"a semaphore with limit {limit}" if kind == "semaphore" else _KINDS.get(kind, kind)
+        step = "name that limit, or none, or resize it" if kind == "semaphore" else "choose another name"
+        return Refused(f"this name is in use as {use}: {step}", code="KIND")
+    if code == "LOCKFASTLIMIT":
+        limit = words.partition(" ")[2]
+        if limit == "0":
+            return Refused("this semaphore has no limit yet: name one, or resize() it first", code="LIMIT")
+        return Refused(f"this semaphore has a limit of {limit}, which is less than was asked for", code="LIMIT")
     if code == "LOCKFASTFORMAT":
         return Refused(
             f"the key of this name holds something that this version of Lockfast does not know: {words[15:]!r}",

@@ -125,7 +125,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             # What was thrown in may have struck with the request on its way: only an answer makes it sure.
             unsure = unsure or not isinstance(reason, NotAcquired)
             try:
-                yield Call(_leave(ask, unsure), (ticket,), env.now() + UNDO_S, behind=True)
+                yield Call(leave_of(ask, unsure), (ticket,), env.now() + UNDO_S, behind=True)
             except LockfastError:
                 pass  # the place ends by itself in seconds, a hold with its lease
         raise
@@ -156,7 +156,7 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
     """A hold with less than half its lease to go is renewed before it is handed out: its deadline, -inf when gone."""
     sent = env.now()
     try:
-        code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms,)), (fence, ticket), sent + env.attempt_s)
+        code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms, 0)), (fence, ticket), sent + env.attempt_s)
     except Unreachable:
         return deadline
     return deadline_of(sent, min(ms, ask.lease_ms)) if code == 1 else -inf
@@ -176,7 +176,7 @@ def _busy(name: str, wait_s: float | None) -> str:
     return f"{name!r} was held by others for the {wait_s:g} s that the caller was willing to wait"
 
 
-def _leave(ask: Ask, unsure: bool) -> Bound:
+def leave_of(ask: Ask, unsure: bool) -> Bound:
     return Bound(LEAVE, ask.name, (max(ask.lease_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
 
 
@@ -187,7 +187,7 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> F
     """
     started = env.now()
     by = started + env.attempt_s
-    bound = _leave(ask, unsure)
+    bound = leave_of(ask, unsure)
     failures = 0
     while True:
         try:

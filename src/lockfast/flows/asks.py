@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockfast.flows.scripts import ADMIT, LEAVE, Bound
-from lockfast.specs import PLACE_S, lease_seconds
+from lockfast.specs import MAX_LIMIT, PLACE_S, lease_seconds, limit_count, permit_count
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env
     from lockfast.names import Name
 
 PLACE_MS = round(PLACE_S * 1000)
+STORED = 0  # stands for a limit: the one that the server has
+READERS = MAX_LIMIT  # how many may read at once
+READER = 1
 
 
 class Ask:
@@ -44,3 +47,26 @@ class Ask:
 def lock(name: Name, lease: object) -> Ask:
     """A lock: limit 1, weight 1."""
     return Ask(name, "lock", 1, 1, lease_seconds(lease))
+
+
+class Permits:
+    """Some permits of a semaphore. Without a limit: of the one that is stored."""
+
+    __slots__ = ("_limit", "_permits")
+
+    def __init__(self, limit: object, permits: object) -> None:
+        self._limit = None if limit is None else limit_count(limit)
+        self._permits = permit_count(permits, self._limit)
+
+    def __call__(self, name: Name, lease: object) -> Ask:
+        return Ask(name, "semaphore", self._limit or STORED, self._permits, lease_seconds(lease))
+
+
+def read(name: Name, lease: object) -> Ask:
+    """One of the readers of a read/write lock."""
+    return Ask(name, "rwlock", READERS, READER, lease_seconds(lease))
+
+
+def write(name: Name, lease: object) -> Ask:
+    """The writer of a read/write lock: it takes what all readers together could."""
+    return Ask(name, "rwlock", READERS, READERS, lease_seconds(lease))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
     from lockfast.grants import Hold
 
+AS_IT_IS = 0  # stands for a weight: no change
 GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 
 
@@ -34,8 +35,11 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     return unanswered
 
 
-def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
-    """Renew one hold now, trying as long as it is sure. Raises LeaseLost, NotHeld, Unreachable, Refused."""
+def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS) -> Flow[None]:
+    """Renew one hold now, trying as long as it is sure. Raises LeaseLost, NotHeld, Unreachable, Refused.
+
+    weight: what it holds of the limit from now on, if less than before; the rest goes to whoever waits for it.
+    """
     hold.check()
     hold.lease_ms = lease_ms
     gives_up_at = min(env.now() + env.timeout_s, hold.deadline)
@@ -44,7 +48,7 @@ def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
         sent = env.now()
         by = min(sent + env.attempt_s, gives_up_at)
         try:
-            code, ms = yield _call(hold, by)
+            code, ms = yield _call(hold, by, weight)
         except Unreachable:
             failures += 1
             if env.now() >= gives_up_at:
@@ -57,8 +61,8 @@ def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
         return
 
 
-def _call(hold: Hold, by: float) -> Call:
-    return Call(Bound(RENEW, hold.ask.name, (hold.lease_ms,)), (hold.fence, hold.ticket), by)
+def _call(hold: Hold, by: float, weight: int = AS_IT_IS) -> Call:
+    return Call(Bound(RENEW, hold.ask.name, (hold.lease_ms, weight)), (hold.fence, hold.ticket), by)
 
 
 def _settle(hold: Hold, sent: float, code: int, ms: int) -> None:

@@ -54,5 +54,6 @@ class Bound:
 
 ADMIT = Script("admit", 9)
 LEAVE = Script("leave", 4)
-RENEW = Script("renew", 3)
+RENEW = Script("renew", 4)
+RESIZE = Script("resize", 2)
 INSPECT = Script("inspect", 1)

@@ -2,7 +2,8 @@
 -- Ask to hold a name. Acquire, retry, heartbeat and poke are this one call: sent again with the same ticket it
 -- changes nothing, so a lost reply or a second send can neither orphan a hold nor take a second one.
 -- KEYS[1..5] the name (see state.lua)
--- ARGV[1] kind  ARGV[2] limit  ARGV[3] weight  ARGV[4] lease_ms  ARGV[5] channel to push to  ARGV[6] owner
+-- ARGV[1] kind  ARGV[2] limit, 0 for the one that is stored  ARGV[3] weight  ARGV[4] lease_ms
+-- ARGV[5] channel to push to  ARGV[6] owner
 -- ARGV[7] place_ms: how long a place in the queue is kept without a heartbeat; 0: do not queue
 -- ARGV[8] seen: highest fence of this name that the client knows of  ARGV[9] ticket
 -- Returns the fence alone when it holds from now on, with the whole lease; otherwise {code, fence, ms, position}:
@@ -10,7 +11,8 @@
 --   { 0, fence of the name, ms until the earliest lease ends, position in the queue or 0 when not queued}
 --   {-1, fence of the name, 0, 0}                               a `leave` of this ticket came first: refused
 -- The first line makes a server at its maxmemory refuse the whole script, not only some of its commands.
--- Errors: LOCKFASTKIND kind limit (the name is in use as that), LOCKFASTFORMAT text (not a state we know)
+-- Errors: LOCKFASTKIND kind limit (the name is in use as that), LOCKFASTLIMIT limit (less than the weight; 0: none is
+-- stored), LOCKFASTFORMAT text (not a state we know)
 
 -- The quick way, for a name that is known, free and not waited for, and is wanted whole. It writes and answers just
 -- what the rest of this script would (a test compares them), without unpacking what it does not need.
@@ -32,22 +34,28 @@ if raw and ARGV[2] == ARGV[3] then
 end
 
 -- include state.lua
-local ticket, weight, lease = ARGV[9], tonumber(ARGV[3]), tonumber(ARGV[4])
+local ticket, weight, lease, asked = ARGV[9], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[2])
+local settled = false
 if raw then
-  if kind ~= ARGV[1] or limit ~= tonumber(ARGV[2]) then
-    local settled = settle(ticket)
-    if holder ~= '-' or used > 0 or waiting > 0 then
-      if settled then save() end -- whom it let in has been told
-      return redis.error_reply(string.format('LOCKFASTKIND %s %d', kind, limit))
+  if kind ~= ARGV[1] or (asked ~= 0 and asked ~= limit) then
+    settled = settle(ticket)
+    -- A limit counts for whoever comes. Who is here already may have come before a resize.
+    local is_here = kind == ARGV[1]
+      and (holder == ticket or redis.call('ZSCORE', KEYS[4], ticket) or redis.call('ZSCORE', KEYS[2], ticket))
+    if not is_here then
+      if holder ~= '-' or used > 0 or waiting > 0 then
+        if settled then save() end -- whom it let in has been told
+        return redis.error_reply(string.format('LOCKFASTKIND %s %d', kind, limit))
+      end
+      kind, limit = ARGV[1], asked -- an empty name takes the kind and limit of its next user
     end
-    kind, limit = ARGV[1], tonumber(ARGV[2]) -- an empty name takes the kind and limit of its next user
   end
 else
-  kind, limit = ARGV[1], tonumber(ARGV[2])
+  kind, limit = ARGV[1], asked
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4]) -- leftovers of a state that was evicted or deleted by hand
 end
 
-local changed = settle(ticket)
+local changed = settle(ticket) or settled
 
 if holder == ticket then
   if changed then save() end
@@ -60,6 +68,11 @@ if used > 0 then
     local own_fence = string.match(redis.call('HGET', KEYS[3], ticket), '^(%d+) ')
     return {1, tonumber(own_fence), tonumber(lease_end) - now, 0}
   end
+end
+
+if weight > limit then
+  if changed and limit > 0 then save() end
+  return redis.error_reply(string.format('LOCKFASTLIMIT %d', limit))
 end
 
 if tombs > now and redis.call('ZSCORE', KEYS[5], ticket) then

@@ -51,6 +51,15 @@ local function save()
     waiting, tombs, holder, holder_end, holder_since, holder_owner), 'PX', expiry() - now)
 end
 
+-- Keep a shared holder until `lease_end`. Its fence is told with it: of several holders each has its own.
+local function share(ticket, own_fence, weight, lease_end, lease, since, owner)
+  used = used + weight
+  redis.call('ZADD', KEYS[4], lease_end, ticket)
+  redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s', own_fence, weight, lease, since, owner))
+  redis.call('PEXPIREAT', KEYS[3], expiry())
+  redis.call('PEXPIREAT', KEYS[4], expiry())
+end
+
 local function forget_exclusive()
   holder, holder_end, holder_since, holder_owner = '-', 0, 0, ''
 end
@@ -76,11 +85,27 @@ local function hold(ticket, weight, lease_end, lease, seen, owner)
   if weight == limit then
     holder, holder_end, holder_since, holder_owner = ticket, lease_end, now, owner
   else
-    used = used + weight
-    redis.call('ZADD', KEYS[4], lease_end, ticket)
-    redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s', fence, weight, lease, now, owner))
-    redis.call('PEXPIREAT', KEYS[3], expiry())
-    redis.call('PEXPIREAT', KEYS[4], expiry())
+    share(ticket, fence, weight, lease_end, lease, now, owner)
+  end
+end
+
+-- Make the holder of the whole a shared holder of `weight`, with the fence that it has.
+local function share_holder(weight)
+  local ticket, lease_end, since, owner = holder, holder_end, tonumber(holder_since), holder_owner
+  forget_exclusive()
+  share(ticket, fence, weight, lease_end, lease_end - now, since, owner)
+end
+
+-- Drop waiters that want more than the limit, wherever they stand: they could only hold up the others.
+local function refuse_heavy()
+  local tickets = redis.call('ZRANGE', KEYS[2], 0, -1)
+  for i = 1, #tickets do
+    local entry = redis.call('HGET', KEYS[3], tickets[i])
+    local weight, channel = string.match(entry or '', '^%d+ (%d+) %d+ %d+ %d+ (%S+) ')
+    if weight and tonumber(weight) > limit then
+      forget_place(tickets[i])
+      redis.pcall('PUBLISH', channel, 'refused ' .. tickets[i] .. ' ' .. string.format('%d', limit))
+    end
   end
 end
 

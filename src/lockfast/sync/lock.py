@@ -1,112 +1,26 @@
-"""The public side for threads. The asyncio twin, with the same names, is `lockfast.aio`."""
+"""Locks and grants, for threads."""
 
 from __future__ import annotations
 
 import threading
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockfast import endpoints, names, specs, templates
+from lockfast import specs, templates
 from lockfast.drivers.identity import new_id
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import ending, looking, renewal
+from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockfast.snapshots import Snapshot
 
 F = TypeVar("F", bound="Callable[..., Any]")
-CO_COROUTINE = 0x80  # what inspect.iscoroutinefunction looks at, without the cost of importing inspect
 
 
-class Lockfast:
-    """A client of one server: makes locks, keeps them, and tells who holds what. Share it among threads.
-
-    server: a redis://, rediss:// or unix:// URL (or the same with valkey), or a redis-py or valkey-py client whose
-        settings are copied. None: the URL in $LOCKFAST_URL, or else the embedded server of this user on this host.
-    timeout: seconds that one request may take in all, retries included, before `Unreachable`.
-    prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
-    label: text shown with everything this client holds, in `lockfast show`.
-
-    Nothing is connected before the first use. `close()` gives back what is still held.
-    """
-
-    def __init__(
-        self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
-    ) -> None:
-        self._prefix = names.check_prefix(prefix)
-        self._driver = Threads(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
-
-    def __repr__(self) -> str:
-        return f"<Lockfast {self._driver.endpoint.where}>"
-
-    def lock(
-        self,
-        name: str,
-        *parts: str | int,
-        lease: float = 30.0,
-        wait: float | None = None,
-        renew: bool = True,
-        on_lost: Callable[[Grant], object] | None = None,
-        cancel_on_loss: bool = True,
-    ) -> Lock:
-        """A lock that one holder at a time can have, first come, first served.
-
-        name, parts: what is locked; parts name a piece of a larger thing, and never collide with other names.
-        lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
-        takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in a thread of
-        its own, when the hold is no longer sure. cancel_on_loss: for asyncio, where the body is cancelled on loss;
-        a thread cannot be stopped, so here a body must call `grant.check()`.
-
-        Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
-        """
-        if getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
-            raise TypeError("on_lost is async, and nobody would await it here: use lockfast.aio, or a plain function")
-        return Lock(self._driver, self._prefix, (name, *parts), lease, wait, renew, on_lost, cancel_on_loss)
-
-    def names(self) -> list[tuple[str, ...]]:
-        """The names that are held or waited for, each as its parts, sorted."""
-        return self._driver.run(looking.in_use(self._prefix, self._driver.env))
-
-    def inspect(self, name: str, *parts: str | int) -> Snapshot:
-        """Holders and waiters of one name, in order. Changes nothing."""
-        made = names.make(self._prefix, (name, *parts))
-        return self._driver.run(looking.inspect(made, self._driver.env))
-
-    def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
-        """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
-
-        The holder learns of it at its next renewal. Only for operators who know that it is dead or stuck: a body
-        that still runs is no longer alone; only the fence protects then. Raises NotHeld when nobody holds it.
-        """
-        made = names.make(self._prefix, (name, *parts))
-        return self._driver.run(looking.break_lock(made, reason, self._driver.env))
-
-    def close(self) -> None:
-        """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
-        driver = self._driver
-        if driver.closing:
-            return
-        driver.stop_acquiring()
-        for hold in list(driver.keeper.ledger.holds.values()):
-            try:
-                driver.release(hold)
-            except LockfastError:
-                pass  # lost, or not confirmed: the lease ends it
-        driver.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@final
 class Lock(LockBase[Threads, "Grant"]):
     """What to acquire, and how. Share it, acquire it from many threads, use it again: what is held is in the grants."""
 
@@ -136,21 +50,29 @@ class Lock(LockBase[Threads, "Grant"]):
                 raise Misused("this client is closed")
             held = driver.acquire(self._ask, ticket, wait_s)
             hold = Hold(self._ask, ticket, held, driver.era, self._renew)
-            grant = Grant(hold, driver)
+            grant = self._grant(hold)
             if driver.closing:  # closed in this very moment: nobody could release it later
                 grant.release()
                 raise Misused("this client was closed while an acquire was waiting")
-            on_lost = self._on_lost
-            if on_lost is not None:
-                # A grant of its own: the keeper must not keep the caller's alive.
-                hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
-            if self._renew or on_lost is not None:
+            if self._on_lost is not None:
+                self._tell_when_lost(hold)
+            if self._renew or self._on_lost is not None:
                 driver.keeper.watch(hold)
             else:
                 driver.keeper.note(hold)
             return grant
         finally:  # last: `close()` gives back what the keeper knows once nobody is acquiring
             driver.acquiring.discard(ticket)
+
+    def _tell_when_lost(self, hold: Hold) -> None:
+        on_lost, driver = self._on_lost, self._driver
+        if on_lost is not None:
+            # A grant of its own: the keeper must not keep the caller's alive.
+            hold.when_lost(lambda: _tell(on_lost, Grant(hold, driver)))
+
+    def _grant(self, hold: Hold) -> Grant:
+        """What is handed to the caller."""
+        return Grant(hold, self._driver)
 
     def __enter__(self) -> Grant:
         grant = self._acquire(self._wait_s)
@@ -159,7 +81,7 @@ class Lock(LockBase[Threads, "Grant"]):
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         grant = self._entered_by(threading.get_ident())
-        if grant._hold.told:
+        if grant._is_released:
             return  # the body has released it by itself
         try:
             grant.release()
@@ -185,7 +107,6 @@ class Lock(LockBase[Threads, "Grant"]):
         return locked  # type: ignore[return-value]  # same call shape as `function`, which is all that F promises
 
 
-@final
 class Grant(GrantView[Threads]):
     """A hold on a name: the proof of it, how long it is sure, and the way to end it."""
 
@@ -207,6 +128,18 @@ class Grant(GrantView[Threads]):
         """
         lease_ms = self._hold.lease_ms if lease is None else round(specs.lease_seconds(lease) * 1000)
         self._driver.run(renewal.extend(self._hold, lease_ms, self._driver.env))
+
+    def downgrade(self) -> None:
+        """From the writer of a read/write lock to one of its readers, with nobody in between.
+
+        Raises Misused when this is no write, and what `extend` raises.
+        """
+        hold = self._hold
+        if hold.ask.kind != "rwlock" or hold.ask.weight != hold.ask.limit:
+            raise Misused(f"{self.name!r}: only the writer of a read/write lock can become a reader")
+        hold.check()
+        self._driver.run(renewal.extend(hold, hold.lease_ms, self._driver.env, asks.READER))
+        hold.ask, hold.by = asks.read(hold.ask.name, hold.ask.lease_s), threading.current_thread()
 
     def release(self) -> None:
         """Give the hold back; the next in the queue has it at once.

@@ -1,0 +1,21 @@
+"""The public side for asyncio. The twin for threads, with the same names, is `lockfast.sync`."""
+
+from lockfast.aio.client import Lockfast
+from lockfast.aio.lock import Grant, Lock
+from lockfast.aio.rlock import RLock
+from lockfast.aio.rwlock import ReadLock, RWLock, WriteLock
+from lockfast.aio.semaphore import Semaphore
+from lockfast.aio.several import Grants, Locks
+
+__all__ = [
+    "Grant",
+    "Grants",
+    "Lock",
+    "Lockfast",
+    "Locks",
+    "RLock",
+    "RWLock",
+    "ReadLock",
+    "Semaphore",
+    "WriteLock",
+]

@@ -1,0 +1,180 @@
+"""A client of one server, for asyncio: makes locks, keeps them, and tells who holds what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from lockfast import endpoints, names, specs
+from lockfast.aio.lock import Lock
+from lockfast.aio.rlock import RLock
+from lockfast.aio.rwlock import RWLock
+from lockfast.aio.semaphore import Semaphore
+from lockfast.aio.several import Locks
+from lockfast.drivers.aio import Asyncio
+from lockfast.errors import LockfastError
+from lockfast.flows import asks, looking
+from lockfast.locks import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.aio.lock import Grant
+    from lockfast.snapshots import Snapshot
+
+
+class Lockfast:
+    """A client of one server: makes locks, keeps them, and tells who holds what. Share it among tasks of one loop.
+
+    server: a redis://, rediss:// or unix:// URL (or the same with valkey), or a redis-py or valkey-py client whose
+        settings are copied. None: the URL in $LOCKFAST_URL, or else the embedded server of this user on this host.
+    timeout: seconds that one request may take in all, retries included, before `Unreachable`.
+    prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
+    label: text shown with everything this client holds, in `lockfast show`.
+
+    Nothing is connected before the first use, which also binds the client to the running event loop. `aclose()`
+    gives back what is still held.
+    """
+
+    def __init__(
+        self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
+    ) -> None:
+        self._prefix = names.check_prefix(prefix)
+        self._driver = Asyncio(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
+
+    def __repr__(self) -> str:
+        return f"<Lockfast {self._driver.endpoint.where}>"
+
+    def lock(
+        self,
+        name: str,
+        *parts: str | int,
+        lease: float = 30.0,
+        wait: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+        cancel_on_loss: bool = True,
+    ) -> Lock:
+        """A lock that one holder at a time can have, first come, first served.
+
+        name, parts: what is locked; parts name a piece of a larger thing, and never collide with other names.
+        lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
+        takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in the loop,
+        when the hold is no longer sure; it may be async. cancel_on_loss: cancel the body of an `async with` then,
+        which raises LeaseLost.
+
+        Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
+        """
+        return Lock(
+            self._driver, self._prefix, (name, *parts), asks.lock, Options(lease, wait, renew, on_lost, cancel_on_loss)
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        *parts: str | int,
+        limit: int | None = None,
+        permits: int = 1,
+        lease: float = 30.0,
+        wait: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+        cancel_on_loss: bool = True,
+    ) -> Semaphore:
+        """Up to `limit` permits at once, first come, first served; nobody overtakes one that waits for several.
+
+        limit: how many permits there are. It counts when nobody uses the name, and every user must name the same;
+        None takes the one that is stored. permits: how many of them one acquire takes. The rest is as for `lock`.
+
+        A grant's fence only identifies it: it guards nothing that several may hold.
+        Raises TypeError or ValueError for arguments that cannot work; an acquire raises Refused when the name is in
+        use with another limit.
+        """
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
+
+    def rwlock(
+        self,
+        name: str,
+        *parts: str | int,
+        lease: float = 30.0,
+        wait: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+        cancel_on_loss: bool = True,
+    ) -> RWLock:
+        """Many readers or one writer, first come, first served, so that neither starves.
+
+        `read()` and `write()` are what is acquired; readers that follow each other are let in together. The options
+        are those of `lock`.
+        """
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        return RWLock(self._driver, self._prefix, (name, *parts), options)
+
+    def rlock(
+        self,
+        name: str,
+        *parts: str | int,
+        lease: float = 30.0,
+        wait: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+        cancel_on_loss: bool = True,
+    ) -> RLock:
+        """A lock that the task which holds it may acquire again, as often as it likes; each acquire is released once.
+
+        All entries share one hold and its fence. To others it is a lock like any other, also to one made by `lock`
+        of the same name. The options are those of `lock`; the first entry's count.
+        """
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        return RLock(self._driver, self._prefix, (name, *parts), asks.lock, options)
+
+    def locks(self, *things: str | Lock, wait: float | None = None, lease: float = 30.0) -> Locks:
+        """Several locks, all or none, whatever the order they are named in; nobody deadlocks by that.
+
+        things: names, for plain locks with this lease, or what `lock`, `semaphore` and `rwlock` made. wait: seconds
+        to queue for all of them together; the waits of their own do not count. Raises ValueError when one is named
+        twice or belongs to another client.
+        """
+        made = tuple(thing if isinstance(thing, Lock) else self.lock(thing, lease=lease) for thing in things)
+        return Locks(self._driver, made, wait)
+
+    async def names(self) -> list[tuple[str, ...]]:
+        """The names that are held or waited for, each as its parts, sorted."""
+        self._driver.enter()
+        return await self._driver.run(looking.in_use(self._prefix, self._driver.env))
+
+    async def inspect(self, name: str, *parts: str | int) -> Snapshot:
+        """Holders and waiters of one name, in order. Changes nothing."""
+        self._driver.enter()
+        made = names.make(self._prefix, (name, *parts))
+        return await self._driver.run(looking.inspect(made, self._driver.env))
+
+    async def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
+        """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
+
+        The holder learns of it at its next renewal. Only for operators who know that it is dead or stuck: a body
+        that still runs is no longer alone; only the fence protects then. Raises NotHeld when nobody holds it.
+        """
+        self._driver.enter()
+        made = names.make(self._prefix, (name, *parts))
+        return await self._driver.run(looking.break_lock(made, reason, self._driver.env))
+
+    async def aclose(self) -> None:
+        """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
+        driver = self._driver
+        if driver.closing:
+            return
+        driver.enter()
+        await driver.stop_acquiring()
+        for hold in list(driver.keeper.ledger.holds.values()):
+            try:
+                await driver.release(hold)
+            except LockfastError:
+                pass  # lost, or not confirmed: the lease ends it
+        await driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
