@@ -56,6 +56,7 @@ def test_request_that_fills_the_buffers_of_a_hung_server_comes_back(
 def test_redlock_runs_nothing_where_the_database_is_refused(
     make_client: Callable[..., Client], valkey_server: Server, name: str
 ) -> None:
+    valkey_server.reset_stats()
     client = make_client(f"redis://127.0.0.1:{valkey_server.port}/99")
     with pytest.raises(Refused):
         client.acquire(Redlock(name, acquire_timeout=0))
