@@ -138,18 +138,18 @@ def _is_busy(server: Server) -> bool:
 def test_scripts_that_are_flushed_all_the_time_are_brought_along(server: Server, side: Side, name: str) -> None:
     """F18: SCRIPT FLUSH every millisecond, under contention, renewals and releases."""
     ended = threading.Event()
+    flushes = 0
 
-    def flush() -> int:
-        flushes = 0
+    def flush() -> None:
+        nonlocal flushes
         with server.wire() as wire:
             while not ended.wait(0.001):
                 wire.call("SCRIPT", "FLUSH")
                 flushes += 1
-        return flushes
 
     def work() -> int:
         done = 0
-        for _ in range(25):
+        while done < 25 or flushes <= 20:  # on a busy machine a millisecond is longer
             with lf.lock(name, lease=5, wait=20) as grant:
                 grant.extend()
                 done += 1
@@ -159,12 +159,12 @@ def test_scripts_that_are_flushed_all_the_time_are_brought_along(server: Server,
         flushing = side.spawn(flush)
         try:
             held = lf.lock(name, "kept", lease=0.3).acquire()
-            assert [worker.result() for worker in [side.spawn(work) for _ in range(4)]] == [25] * 4
+            assert all(worker.result() >= 25 for worker in [side.spawn(work) for _ in range(4)])
             held.check()
             held.release()
         finally:
             ended.set()
-        assert flushing.result() > 20
+        flushing.result()
 
 
 @pytest.mark.parametrize("deed", ["FLUSHALL", "DEL"])
