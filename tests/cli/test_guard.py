@@ -232,7 +232,7 @@ def test_guard_ignores_what_would_end_other_processes(
 def test_run_does_the_work_of_a_guard_that_was_killed(
     fake: FakeRuns, shell: Callable[[str], list[str]], lifeline: Lifeline
 ) -> None:
-    run = fake.start("--lease", "1s", *shell(STUBBORN))
+    run = fake.start("--lease", "3s", *shell(STUBBORN))
     os.kill(guard_of(run, command_of(run)), signal.SIGKILL)
     assert "guard process has died" in run.error_line()
     assert "hint:" in run.error_line()
