@@ -57,6 +57,9 @@ class Link(asyncio.Protocol):
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             future.set_exception(Unreachable(f"connection to {self.where} lost", sent=False))
+            if self.usable:  # its end was seen, and will be told in a later turn: whoever tries again needs another
+                self.usable = False
+                self._on_end(self)
             return future
         idle = not self._owed
         for _ in range(unread):
