@@ -23,11 +23,11 @@ Parts = tuple[str, ...]
 
 
 class Name:
-    """One name, ready for use: what people read, and the five keys that scripts are given."""
+    """One name, ready for use: what people read, and the keys that scripts are given."""
 
     __slots__ = ("keys", "packed", "shown")
 
-    def __init__(self, shown: str, keys: tuple[str, str, str, str, str]) -> None:
+    def __init__(self, shown: str, keys: tuple[str, ...]) -> None:
         self.shown = shown
         self.keys = keys
         self.packed = ""  # the keys as they go over the wire; filled in by drivers/wire.py

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast import specs, templates
 from lockfast.drivers.aio import Asyncio
-from lockfast.drivers.identity import new_id
 from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
@@ -45,7 +44,7 @@ class Lock(LockBase[Asyncio, "Grant"]):
     async def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
         driver.enter()
-        ticket = new_id()
+        ticket = driver.new_ticket()
         driver.acquiring.add(ticket)
         try:
             if driver.closing:

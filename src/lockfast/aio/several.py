@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, final
 from lockfast import specs
 from lockfast.aio.lock import Block, Grant
 from lockfast.aio.rlock import RLock
-from lockfast.drivers.identity import new_id
 from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import ending, several
 from lockfast.grants import Hold
@@ -67,7 +66,7 @@ class Locks:
         driver = self._driver
         driver.enter()
         asks = [lock._ask for lock in self._locks]
-        mark = new_id()
+        mark = driver.new_ticket()
         driver.acquiring.add(mark)
         try:
             if driver.closing:
@@ -174,7 +173,7 @@ class _Holder:
         self._driver = driver
 
     def new_ticket(self) -> str:
-        return new_id()
+        return self._driver.new_ticket()
 
     def keep(self, ask: Ask, ticket: str, held: Held) -> Hold:
         hold = Hold(ask, ticket, held, self._driver.era, self._renews[id(ask)])

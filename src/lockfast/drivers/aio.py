@@ -11,7 +11,7 @@ from lockfast.drivers import forks, wire
 from lockfast.drivers.dialling import dial
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_aio import Hub
-from lockfast.drivers.identity import new_id, owner_text
+from lockfast.drivers.identity import new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.link import Link, connect
 from lockfast.errors import LockfastError, Misused
@@ -44,7 +44,8 @@ class Asyncio:
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
         self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by name and task
         self.era = Era()
-        own_channel = channel(prefix, new_id())
+        self._id = new_client_id()
+        own_channel = channel(prefix, self._id)
         self.env = Env(now, random.random, timeout_s)
         self.env.introduce(own_channel, owner_text(label))
         self.hub = Hub(self.env, own_channel, self._connect)
@@ -85,6 +86,10 @@ class Asyncio:
         task = asyncio.get_running_loop().create_task(work, name="lockfast-on-lost")
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
+
+    def new_ticket(self) -> str:
+        """A ticket for the task that asks."""
+        return new_ticket(self._id, id(asyncio.current_task()))
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
@@ -171,13 +176,15 @@ class Asyncio:
                 error = struck
                 cancelled = cancelled or not isinstance(struck, Exception)
 
-    def _request(self, link: Link, bound: Bound, args: tuple[str | int, ...], by: float) -> asyncio.Future[Any]:
+    def _request(self, link: Link, bound: Bound, args: tuple[str | int | bytes, ...], by: float) -> asyncio.Future[Any]:
         if bound.script is LEAVE and self.env.listening:
             # The next holder is written to before this client is; drivers/threads.py says why.
             return link.request(wire.PING + wire.evalsha(bound, args), by, 1)
         return link.request(wire.evalsha(bound, args), by)
 
-    async def _retold(self, link: Link, bound: Bound, args: tuple[str | int, ...], by: float, reply: Exception) -> Any:
+    async def _retold(
+        self, link: Link, bound: Bound, args: tuple[str | int | bytes, ...], by: float, reply: Exception
+    ) -> Any:
         """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
         self.env.connected = True
         answer: Any = reply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,7 @@ from lockfast.drivers import forks, wire
 from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_threads import Hub
-from lockfast.drivers.identity import new_id, owner_text
+from lockfast.drivers.identity import new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
@@ -51,7 +52,8 @@ class Threads:
     def _start(self) -> None:
         """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
         self.era = Era()
-        own_channel = channel(self._prefix, new_id())
+        self._id = new_client_id()
+        own_channel = channel(self._prefix, self._id)
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
@@ -60,6 +62,10 @@ class Threads:
         self._lingering: list[tuple[float, Connection]] = []
         self.hub = Hub(self.env, own_channel, self.connect)
         self.keeper = Keeper(self.env, self.run)
+
+    def new_ticket(self) -> str:
+        """A ticket for the thread that asks."""
+        return new_ticket(self._id, threading.get_ident())
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
@@ -133,7 +139,7 @@ class Threads:
             for connection in unanswered:
                 self._let_go(connection)
 
-    def _call(self, bound: Bound, args: tuple[str | int, ...], by: float, unanswered: list[Connection]) -> Any:
+    def _call(self, bound: Bound, args: tuple[str | int | bytes, ...], by: float, unanswered: list[Connection]) -> Any:
         """Run a script. If that fails on a connection, it is added to `unanswered`: what was sent may still run."""
         try:
             lane = self._free.pop()
@@ -198,7 +204,7 @@ class Threads:
         return self.connect(by)
 
     def _retold(
-        self, connection: Connection, bound: Bound, args: tuple[str | int, ...], by: float, reply: Exception
+        self, connection: Connection, bound: Bound, args: tuple[str | int | bytes, ...], by: float, reply: Exception
     ) -> Any:
         """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
         answer: Any = reply

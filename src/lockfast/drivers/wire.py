@@ -9,6 +9,7 @@ import hiredis
 from lockfast.endpoints import Secret
 from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.flows.effects import Push
+from lockfast.flows.scripts import VARIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,11 +38,14 @@ _NEXT_STEP = {
 }
 
 
-def evalsha(bound: Bound, args: tuple[str | int, ...]) -> bytes:
+def evalsha(bound: Bound, args: tuple[str | int | bytes, ...]) -> bytes:
     """The request that runs a script the server is expected to know.
 
     Packed here and not by hiredis: most of it is the same for every call of a lock, and is put together only once.
     """
+    if bound.script.arg_count == VARIES:
+        keys = bound.name.keys
+        return pack(("EVALSHA", bound.script.sha, len(keys), *keys, *bound.args, *args))
     out = bound.packed or _pack_start(bound)
     for arg in args:
         text = str(arg)
@@ -52,10 +56,11 @@ def evalsha(bound: Bound, args: tuple[str | int, ...]) -> bytes:
 def _pack_start(bound: Bound) -> str:
     script, name = bound.script, bound.name
     if not script.packed:
-        script.packed = f"*{3 + 5 + script.arg_count}\r\n" + _bulks(("EVALSHA", script.sha, "5"))
+        script.packed = _bulks(("EVALSHA", script.sha))
     if not name.packed:
-        name.packed = _bulks(name.keys)
-    bound.packed = script.packed + name.packed + _bulks(bound.args)
+        name.packed = _bulks((len(name.keys), *name.keys))
+    size = 3 + len(name.keys) + script.arg_count
+    bound.packed = f"*{size}\r\n{script.packed}{name.packed}{_bulks(bound.args)}"
     return bound.packed
 
 
@@ -64,7 +69,7 @@ def _bulks(words: Iterable[str | int]) -> str:
     return "".join([f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts])
 
 
-def eval_text(bound: Bound, args: tuple[str | int, ...]) -> bytes:
+def eval_text(bound: Bound, args: tuple[str | int | bytes, ...]) -> bytes:
     """The request that brings the script along, for a server that forgot it."""
     return pack(("EVAL", bound.script.text, len(bound.name.keys), *bound.name.keys, *bound.args, *args))
 

@@ -26,9 +26,9 @@ class Call:
 
     __slots__ = ("args", "behind", "bound", "by")
 
-    def __init__(self, bound: Bound, args: tuple[str | int, ...], by: float, behind: bool = False) -> None:
+    def __init__(self, bound: Bound, args: tuple[str | int | bytes, ...], by: float, behind: bool = False) -> None:
         self.bound = bound
-        self.args = args  # the rest of ARGV: tickets and numbers, ASCII only
+        self.args = args  # the rest of ARGV: tickets and numbers, ASCII only (unless the script takes VARIES)
         self.by = by
         self.behind = behind
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha1
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,16 +11,18 @@ if TYPE_CHECKING:
     from lockfast.names import Name
 
 _LUA = Path(__file__).parent.parent / "lua"
+_INCLUDE = re.compile(r"^-- include (\w+\.lua)\n", re.MULTILINE)
+VARIES = -1
 
 
 class Script:
-    """One script of `lua/`, with the shared state and grant loop in it."""
+    """One script of `lua/`, with the files that it includes in their place."""
 
     __slots__ = ("_sha", "_text", "arg_count", "name", "packed")
 
     def __init__(self, name: str, arg_count: int) -> None:
         self.name = name
-        self.arg_count = arg_count
+        self.arg_count = arg_count  # VARIES: as many as a call has, and then they may be bytes
         self.packed = ""  # how every request for it starts; filled in by drivers/wire.py
         self._text = ""
         self._sha = ""
@@ -29,7 +32,7 @@ class Script:
         """What the server runs."""
         if not self._text:
             body = (_LUA / f"{self.name}.lua").read_text()
-            self._text = body.replace("-- include state.lua\n", (_LUA / "state.lua").read_text())
+            self._text = _INCLUDE.sub(lambda found: (_LUA / found[1]).read_text(), body)
         return self._text
 
     @property

@@ -43,7 +43,7 @@ def _answer(request: Request, answer: Any) -> str:
     call = request[1]
     if call is None or isinstance(answer, Exception):
         return _reply(answer)
-    ticket = call.args[-1]
+    ticket = _word(call.args[-1])
     script = call.bound.script.name
     if script == "admit" and isinstance(answer, int):
         return f"that {ticket} holds it, fence {fence_text(answer)}"

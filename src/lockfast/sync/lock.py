@@ -7,7 +7,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast import specs, templates
-from lockfast.drivers.identity import new_id
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import asks, ending, renewal
@@ -43,7 +42,7 @@ class Lock(LockBase[Threads, "Grant"]):
 
     def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
-        ticket = new_id()
+        ticket = driver.new_ticket()
         driver.acquiring.add(ticket)
         try:
             if driver.closing:

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING, final
 
 from lockfast import specs
-from lockfast.drivers.identity import new_id
 from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import ending, several
 from lockfast.grants import Hold
@@ -65,7 +64,7 @@ class Locks:
     def _acquire(self, wait_s: float | None) -> Grants:
         driver = self._driver
         asks = [lock._ask for lock in self._locks]
-        mark = new_id()
+        mark = driver.new_ticket()
         driver.acquiring.add(mark)
         try:
             if driver.closing:
@@ -160,7 +159,7 @@ class _Holder:
         self._driver = driver
 
     def new_ticket(self) -> str:
-        return new_id()
+        return self._driver.new_ticket()
 
     def keep(self, ask: Ask, ticket: str, held: Held) -> Hold:
         hold = Hold(ask, ticket, held, self._driver.era, self._renews[id(ask)])
