@@ -29,7 +29,7 @@ def requests(client: Client, connection: Connection, sent: list[Request]) -> Non
         verb = _VERBS.get(call.bound.script.name, f"runs {call.bound.script.name} on")
         behind = ", to undo it" if call.behind else ""
         again = ", with the script's text" if args[0] == "EVAL" and not call.behind else ""
-        told.append(f"{verb} {call.bound.name.shown!r} (ticket {call.args[-1]}){behind}{again}")
+        told.append(f"{verb} {call.bound.name.shown!r} (ticket {_word(call.args[-1])}){behind}{again}")
     client.world.say(client.name, f"{'; '.join(told)} → {connection.where}/{connection.number}")
 
 
