@@ -42,6 +42,24 @@ def lease_seconds(value: object) -> float:
     return math.floor(lease_s * 1000 + 1e-6) / 1000
 
 
+def grace_seconds(value: object) -> float:
+    """How much longer than its lease an expired hold stays closed to others: 0 to 7 days, a whole number of ms."""
+    grace_s = seconds(value, "grace")
+    if not 0 <= grace_s <= MAX_LEASE_S:
+        raise ValueError(f"grace must be between 0 and {MAX_LEASE_S:.0f} seconds, got {value!r}")
+    return math.floor(grace_s * 1000 + 1e-6) / 1000
+
+
+def max_hold_seconds(value: object) -> float | None:
+    """For how long a hold may last in all, renewals included: None for as long as it is renewed."""
+    if value is None:
+        return None
+    max_hold_s = seconds(value, "max_hold")
+    if not MIN_LEASE_S <= max_hold_s <= MAX_WAIT_S:
+        raise ValueError(f"max_hold must be None, or {MIN_LEASE_S} to {MAX_WAIT_S:.0f} seconds, got {value!r}")
+    return max_hold_s
+
+
 def wait_seconds(value: object) -> float | None:
     """How long to queue: None for as long as it takes, 0 to ask once."""
     if value is None:

@@ -11,7 +11,21 @@ import lockfast.aio
 import lockfast.sync
 
 CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "WriteLock", "RLock", "Locks", "Grants"]
-AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"} | {
+AWAITED = {
+    "names",
+    "inspect",
+    "break_lock",
+    "revoke",
+    "adopt",
+    "export",
+    "wait_revoked",
+    "close",
+    "acquire",
+    "try_acquire",
+    "wait_lost",
+    "extend",
+    "release",
+} | {
     "downgrade",
     "resize",
 }

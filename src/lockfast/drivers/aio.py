@@ -39,6 +39,7 @@ class Asyncio:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
+        self.prefix = prefix
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.acquiring: set[str] = set()  # tickets of acquires that are under way

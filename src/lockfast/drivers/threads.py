@@ -42,7 +42,7 @@ class Threads:
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.env = Env(now, random.random, timeout_s)
-        self._prefix = prefix
+        self.prefix = prefix
         self._label = label
         self._tick_s = min(TICK_S, timeout_s / 8)
         self._door = Door(endpoint)
@@ -53,7 +53,7 @@ class Threads:
         """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
         self.era = Era()
         self._id = new_client_id()
-        own_channel = channel(self._prefix, self._id)
+        own_channel = channel(self.prefix, self._id)
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way

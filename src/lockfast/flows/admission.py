@@ -87,11 +87,11 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             reached = True
             failures = 0
 
-            code, fence, ms, position = (1, reply, ask.lease_ms, 0) if type(reply) is int else reply
+            code, fence, ms, position = (1, reply, ask.lease_ms + ask.grace_ms, 0) if type(reply) is int else reply
             if code == 1:
                 env.seen.learn(name.shown, fence)
                 # Never more than was asked for: a server whose clock stepped back sees more left than there is.
-                deadline = deadline_of(sent, min(ms, ask.lease_ms))
+                deadline = deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms))
                 if deadline - heard_at < ask.lease_s / 2:
                     deadline = yield from _top_up(ask, ticket, fence, deadline, env)
                     heard_at = env.now()
@@ -156,10 +156,11 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
     """A hold with less than half its lease to go is renewed before it is handed out: its deadline, -inf when gone."""
     sent = env.now()
     try:
-        code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms, 0)), (fence, ticket), sent + env.attempt_s)
+        bound = Bound(RENEW, ask.name, (ask.lease_ms + ask.grace_ms, 0, ""))
+        code, ms = yield Call(bound, (fence, ticket), sent + env.attempt_s)
     except Unreachable:
         return deadline
-    return deadline_of(sent, min(ms, ask.lease_ms)) if code == 1 else -inf
+    return deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else -inf
 
 
 def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:
@@ -177,7 +178,7 @@ def _busy(name: str, wait_s: float | None) -> str:
 
 
 def leave_of(ask: Ask, unsure: bool) -> Bound:
-    return Bound(LEAVE, ask.name, (max(ask.lease_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
+    return Bound(LEAVE, ask.name, (max(ask.lease_ms + ask.grace_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
 
 
 def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> Flow[bool]:

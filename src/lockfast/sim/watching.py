@@ -88,9 +88,9 @@ class Watch:
         holders: dict[str, Standing] = {}
         if view.raw is None:
             return holders, 1
-        _, _, limit, fence, _, _, _, holder, end_ms, _ = view.raw.decode().split(" ", 9)
+        _, _, limit, fence, used, _, _, holder, end_ms, _ = view.raw.decode().split(" ", 9)
         if holder != "-":
-            holders[holder] = Standing(int(fence), int(end_ms), int(limit))
+            holders[holder] = Standing(int(fence), int(end_ms), int(used) or int(limit))
         if view.shared:
             entries = self._node.server.store.hash(view.keys[2])
             assert entries is not None, "shared holders have entries"

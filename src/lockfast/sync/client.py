@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from lockfast import endpoints, names, specs
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError
-from lockfast.flows import asks, looking
+from lockfast.flows import asks, handing, looking
 from lockfast.locks import Options
 from lockfast.sync.lock import Lock
 from lockfast.sync.rlock import RLock
@@ -52,6 +52,8 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
     ) -> Lock:
         """A lock that one holder at a time can have, first come, first served.
 
@@ -61,11 +63,14 @@ class Lockfast:
         its own, when the hold is no longer sure. cancel_on_loss: for asyncio, where the body is cancelled on loss;
         a thread cannot be stopped, so here a body must call `grant.check()`.
 
+        grace: seconds more than the lease that the name stays closed if the hold was not given back, for what its
+        holder had under way when it gave up. max_hold: seconds after which the hold is lost although it was renewed,
+        as a bound for bodies that hang.
+
         Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
         """
-        return Lock(
-            self._driver, self._prefix, (name, *parts), asks.lock, Options(lease, wait, renew, on_lost, cancel_on_loss)
-        )
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
+        return Lock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def semaphore(
         self,
@@ -78,6 +83,8 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
     ) -> Semaphore:
         """Up to `limit` permits at once, first come, first served; nobody overtakes one that waits for several.
 
@@ -88,7 +95,7 @@ class Lockfast:
         Raises TypeError or ValueError for arguments that cannot work; an acquire raises Refused when the name is in
         use with another limit.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
         return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
 
     def rwlock(
@@ -100,13 +107,15 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
     ) -> RWLock:
         """Many readers or one writer, first come, first served, so that neither starves.
 
         `read()` and `write()` are what is acquired; readers that follow each other are let in together. The options
         are those of `lock`.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
         return RWLock(self._driver, self._prefix, (name, *parts), options)
 
     def rlock(
@@ -118,13 +127,15 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
     ) -> RLock:
         """A lock that the thread which holds it may acquire again, as often as it likes; each acquire is released once.
 
         All entries share one hold and its fence. To others it is a lock like any other, also to one made by `lock`
         of the same name. The options are those of `lock`; the first entry's count.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
         return RLock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def locks(self, *things: str | Lock, wait: float | None = None, lease: float = 30.0) -> Locks:
@@ -154,6 +165,34 @@ class Lockfast:
         """
         made = names.make(self._prefix, (name, *parts))
         return self._driver.run(looking.break_lock(made, reason, self._driver.env))
+
+    def revoke(self, name: str, *parts: str | int) -> int:
+        """Ask whoever holds a name to let go of it. Returns how many were asked; nobody is made to.
+
+        They see `grant.revoked`, at their next renewal at the latest; `grant.wait_revoked()` hears of it at once.
+        """
+        made = names.make(self._prefix, (name, *parts))
+        return self._driver.run(handing.revoke(made, names.channel(self._prefix, ""), self._driver.env))
+
+    def adopt(
+        self,
+        text: str,
+        *,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+    ) -> Grant:
+        """Go on with a hold that another process exported (`grant.export()`): the same name, lease and fence.
+
+        It works once for each export, while the lease lasts. It is renewed, and given a ticket that only this client
+        has, before the grant is returned. Raises LeaseLost when it had ended or was adopted by another (acquire
+        anew), ValueError when the text is not what `export()` returned, and Unreachable when the server does not
+        answer: then the hold is given back as far as it was taken over.
+        """
+        told = handing.read(text, self._prefix)
+        options = Options(told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s)
+        lock = Lock(self._driver, self._prefix, told.parts, told.ask_for, options)
+        lock._told = told
+        return lock._acquire(None)
 
     def close(self) -> None:
         """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
