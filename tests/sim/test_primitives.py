@@ -254,6 +254,7 @@ local ticket, lease_end, since, owner = holder, holder_end, tonumber(holder_sinc
       settle('')
       share(ticket, own_fence, lower, lease_end, since, owner)
 """
+LOWERS = "if lowers then share_holder(lower) end"
 REVOKES = "if used > limit then redis.call('DEL', KEYS[4]) used = 0 end\n"
 BARGES = "if (holder == '-' or used > 0) and not redis.call('ZRANK', KEYS[2], ticket) and used"
 RESIZE = "lua/resize.lua"
@@ -281,9 +282,9 @@ BUGS = [
          (ADMIT, "if (holder == '-' or used > 0) and waiting == 0 and used", BARGES),
          **READ_WRITE, **CROWDED),
     _bug("a downgrade lets a writer in between", Downgrades, "readers_writers",
-         (RENEW, "if lowers then share_holder(lower) end", f"if lowers then\n      {LETS_GO_AND_COMES_BACK} end"), **READ_WRITE, **CROWDED),
+         (RENEW, LOWERS, f"if lowers then\n      {LETS_GO_AND_COMES_BACK} end"), **READ_WRITE, **CROWDED),
     _bug("a downgraded writer is not counted", Downgrades, "readers_writers",
-         (RENEW, "if lowers then share_holder(lower) end", "if lowers then share_holder(lower) used = 0 end"), **READ_WRITE, **CROWDED),
+         (RENEW, LOWERS, "if lowers then share_holder(lower) used = 0 end"), **READ_WRITE, **CROWDED),
     _bug("zombie readers stay", ReadsAndWrites, "not_stuck",
          (STATE, "'-inf', now, 'LIMIT', 0, SWEEP", "'-inf', 0, 'LIMIT', 0, SWEEP"), **READ_WRITE, **MORTAL),
 ]  # fmt: skip

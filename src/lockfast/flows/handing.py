@@ -103,6 +103,8 @@ def _check(told: Exported) -> None:
     numbers: tuple[Any, ...] = told[3:9]
     if any(type(number) is not int or number < 0 for number in numbers) or not told.weight or not told.lease_ms:
         raise ValueError("a number is missing")
+    if not told.parts or not all(isinstance(part, str) for part in told.parts):
+        raise ValueError("no name")
     if not isinstance(told.kind, str) or not told.kind.isalpha():
         raise ValueError("no kind")
     if not isinstance(told.ticket, str) or not told.ticket.isprintable() or " " in told.ticket or not told.ticket:
