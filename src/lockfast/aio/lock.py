@@ -202,7 +202,7 @@ class Grant(GrantView[Asyncio]):
         """
         self._driver.enter()
         driver = self._driver
-        text = await driver.run(handing.export(self._hold, driver.prefix, driver.env))
+        text = await driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
         driver.keeper.unwatch(self._hold)
         return text
 

@@ -51,9 +51,14 @@ class Exported(NamedTuple):
         return Ask(name, self.kind, self.limit, self.weight, self.lease_ms / 1000, self.grace_ms / 1000)
 
 
-def export(hold: Hold, prefix: str, env: Env) -> Flow[str]:
-    """The text for whoever goes on with this hold, which is over here. Raises as renewal.extend does."""
-    yield from renewal.extend(hold, hold.lease_ms, env)
+def export(hold: Hold, prefix: str, new_ticket: str, env: Env) -> Flow[str]:
+    """The text for whoever goes on with this hold, which is over here. Raises as renewal.extend does.
+
+    A hold of which a request may still be under way goes over to a new ticket first: else, with nobody left to give
+    the old one up, that request would ask for a hold that nobody wants.
+    """
+    heir = new_ticket if hold.unsure else ""
+    yield from renewal.extend(hold, hold.lease_ms, env, heir=heir)
     hold.hand_on()
     ask = hold.ask
     parts = names.parts_of_key(prefix, ask.name.keys[0])
@@ -72,7 +77,7 @@ def export(hold: Hold, prefix: str, env: Env) -> Flow[str]:
         ask.grace_ms,
         max_ms,
         hold.fence,
-        hold.ticket,
+        heir or hold.ticket,
     )
     return START + urlsafe_b64encode(dumps(told, separators=(",", ":")).encode()).decode().rstrip("=")
 

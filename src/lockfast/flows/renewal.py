@@ -37,10 +37,11 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     return unanswered
 
 
-def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS) -> Flow[None]:
+def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: str = "") -> Flow[None]:
     """Renew one hold now, trying as long as it is sure. Raises LeaseLost, NotHeld, Unreachable, Refused.
 
     weight: what it holds of the limit from now on, if less than before; the rest goes to whoever waits for it.
+    heir: the ticket that has the hold from now on.
     """
     hold.check()
     hold.lease_ms = lease_ms
@@ -50,7 +51,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS) -> Flow[
         sent = env.now()
         by = min(sent + env.attempt_s, gives_up_at)
         try:
-            code, ms = yield call(hold, sent, by, weight)
+            code, ms = yield call(hold, sent, by, weight, heir)
         except Unreachable:
             failures += 1
             if env.now() >= gives_up_at:

@@ -154,7 +154,7 @@ class Grant(GrantView[Threads]):
         it is still held here.
         """
         driver = self._driver
-        text = driver.run(handing.export(self._hold, driver.prefix, driver.env))
+        text = driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
         driver.keeper.unwatch(self._hold)
         return text
 
