@@ -92,6 +92,11 @@ def channel(prefix: str, client_id: str) -> str:
     return f"{prefix}:push:{client_id}"
 
 
+def ran_key(name: Name, operation: str) -> str:
+    """The key under which the replies of one guard are kept for a moment."""
+    return f"{name.keys[0]}:ran:{operation}"
+
+
 def check_prefix(prefix: str) -> str:
     """The prefix itself if it is fit for keys, patterns and ACL rules; ValueError otherwise."""
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):

@@ -14,6 +14,7 @@ CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "Writ
 AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"} | {
     "downgrade",
     "resize",
+    "guard",
 }
 OTHER_NAMES = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 SPECIAL = {"__enter__", "__exit__", "__call__", "__init__", "__repr__"}
