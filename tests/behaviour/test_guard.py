@@ -32,9 +32,8 @@ def test_commands_run_in_order_and_their_replies_come_back(server: Server, lf: L
             ("SET", "a", 1), ("INCR", "a"), ("GET", "a"), ("GET", "no"), ("HSET", "h", "f", b"\xff\0", "g", 0.5)
         )
         assert replies == [b"OK", 2, b"2", None, 2]
-        assert grant.guard(["hgetall", "h"], ("MGET", "a", "no", "ü")) == [[b"f", b"\xff\0", b"g", b"0.5"]] + [
-            [b"2", None, None]
-        ]
+        read = grant.guard(["hgetall", "h"], ("MGET", "a", "no", "ü"))
+        assert read == [[b"f", b"\xff\0", b"g", b"0.5"], [b"2", None, None]]
         grant.check()
     assert server.command("GET", "a") == b"2"
 
