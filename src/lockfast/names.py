@@ -69,6 +69,11 @@ def _escape(odd: re.Match[str]) -> str:
     return f"%{ord(odd[0]):02X}"
 
 
+def printed(name: Name) -> str:
+    """The printed form of a name that is ready for use. Other than `shown` it tells any two names apart."""
+    return name.keys[0].partition("{")[2][:-1]
+
+
 def split(printed: str) -> Parts:
     """The parts of a printed name; what `join` wrote, `split` reads."""
     return tuple(_ESCAPED.sub(lambda code: chr(int(code[1], 16)), part) for part in printed.split("|"))

@@ -23,7 +23,9 @@ def guard(name: Named, ticket: str, fence: int, *commands: tuple[str, ...], ran:
     assert "redis.call('TIME')" in text
     clock = divmod(name.scripts.clock_us, 1_000_000)
     text = text.replace("redis.call('TIME')", f"{{'{clock[0]}', '{clock[1]}'}}")
-    words: list[str | int] = [word for command in commands for word in (len(command), *command)]
+    words: list[str | int] = []
+    for command in commands:
+        words += [len(command), *command]
     keys = (*name.keys, ran, "a", "n")
     return name.scripts.wire.call("EVAL", text, len(keys), *keys, fence, ticket, 60_000, *words)
 
