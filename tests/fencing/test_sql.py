@@ -165,7 +165,7 @@ class sqlite_memory:  # noqa: N801 - used like the function that it stands for
     """A connection to a database in memory, closed at the end."""
 
     def __init__(self, **options: Any) -> None:
-        self._connection = sqlite3.connect(":memory:", **options)
+        self._connection: sqlite3.Connection = sqlite3.connect(":memory:", **options)
 
     def __enter__(self) -> sqlite3.Connection:
         return self._connection

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, from Debian's package: in a temporary directory, on a unix socket, gone afterwards."""
+"""A PostgreSQL of the tests' own, from Debian's package: in a temporary directory, on a unix socket."""
 
 from __future__ import annotations
 
