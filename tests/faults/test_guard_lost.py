@@ -101,6 +101,21 @@ def test_guard_that_never_reached_the_server_says_so(server: Server, proxy: Prox
         assert count(server) == 0
 
 
+@pytest.mark.parametrize("answer", [b"-LOADING the dataset\r\n", b"-OOM command not allowed\r\n"])
+def test_guard_that_ran_unanswered_is_not_said_to_be_refused(
+    server: Server, proxy: Proxy, side: Side, name: str, answer: bytes
+) -> None:
+    """Only the second copy was refused; the first may have run, and has."""
+    with warmed(side, proxy.url) as lf, lf.lock(name, lease=30) as grant:
+        guards(proxy, grant).drop_reply_and_cut()
+        refusing = proxy.when("EVALSHA", containing=":ran:", times=None).inject_reply(answer)
+        with pytest.raises(Unreachable, match="may have run") as caught:
+            grant.guard(INCR)
+        assert caught.value.sent
+        assert count(server) == 1
+        refusing.cancel()
+
+
 @pytest.mark.parametrize("fault", ["drop_reply", "cut_request"])
 def test_lost_look_at_the_table_of_commands_is_asked_again(
     server: Server, proxy: Proxy, side: Side, name: str, fault: str

@@ -102,6 +102,10 @@ def _answer(request: Callable[[float], Effect], hold: Hold, env: Env) -> Flow[An
     while True:
         try:
             return (yield request(min(env.now() + env.attempt_s, gives_up_at)))
+        except Refused as refusal:
+            if sent:  # the copy before this one was not refused, for all that is known
+                raise Unreachable(str(refusal), sent=True) from refusal
+            raise
         except Unreachable as failure:
             failures += 1
             sent = sent or failure.sent

@@ -132,13 +132,13 @@ class Grant(GrantView[Threads]):
     def guard(self, *commands: Sequence[Word]) -> list[Any]:
         """Run commands on the lock's own server, all in one step, if the hold stands there; their replies, as bytes.
 
-            grant.guard(("SET", "balance", 90), ("INCR", "changes"))
-
-        Works for any hold, shared ones too: the server knows whose it is. It runs once, even if a reply is lost.
+        Each is a tuple of its words: `guard(("SET", "balance", 90), ("INCR", "changes"))`. It runs once, even if a
+        reply is lost. Any hold can guard, shared ones too: the server knows whose it is.
         Raises LeaseLost when the hold is gone: nothing was written, and nothing will be. ValueError for a command that
         the server does not know, that has a wrong number of arguments or cannot run in a script: nothing was written.
         Refused when one of them failed, as a command on a key of another type does: the others have run, as in EXEC.
-        Unreachable when the server does not answer; if `.sent` is True, it may have run.
+        Unreachable when the server does not answer; if `.sent` is True, it may have run, or run yet while the hold
+        stands.
         """
         prepared = guarding.prepare(commands)
         driver = self._driver
