@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import check, classic, errors, grants, locks, snapshots
+from lockfast import check, classic, errors, fencing, grants, locks, snapshots
 from lockfast.check import io as histories
 from lockfast.check.record import Recorder
 from lockfast.cli import lab, sim
@@ -20,8 +20,8 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
 Made from the docstrings by `docs/make_reference.py`. In `lockfast.aio` every class has the same names and
-signatures; `acquire`, `try_acquire`, `extend`, `downgrade`, `release`, `wait_lost`, `resize`, `names`, `inspect` and
-`break_lock` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
+signatures; `acquire`, `try_acquire`, `extend`, `guard`, `downgrade`, `release`, `wait_lost`, `resize`, `names`,
+`inspect` and `break_lock` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
 """
 CLASSIC = """The textbook algorithms. What each is and how it fails: [explanation](explanation/README.md). In
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
@@ -139,11 +139,19 @@ def page() -> str:
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
-    for name in ("NotAcquired", "LeaseLost", "NotHeld", "Unreachable", "Refused", "Misused"):
+    for name in ("NotAcquired", "LeaseLost", "Stale", "NotHeld", "Unreachable", "Refused", "Misused"):
         lines += [f"### `{name}`", "", inspect.cleandoc(getattr(errors, name).__doc__), ""]
-    lines += _classics() + _checkers()
+    lines += _fencing() + _classics() + _checkers()
     verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
     return "\n".join([*lines, TAIL.replace("LAB\n", "\n".join([*verbs, ""]))])
+
+
+def _fencing() -> list[str]:
+    lines = ["## `lockfast.fencing`", "", "```text", inspect.cleandoc(fencing.__doc__ or ""), "```", ""]
+    functions = (fencing.create, fencing.claim, fencing.update, fencing.claim_statement, fencing.update_statement)
+    lines += [f"- `fencing.{one.__name__}{_signature(one)}`: {_line(one)}" for one in functions]
+    lines += ["", "### `Fence(name, number)`", "", _line(fencing.Fence), ""]
+    return [*lines, f"- `Fence.from_environment()`: {_line(fencing.Fence.from_environment)}", ""]
 
 
 def _classics() -> list[str]:

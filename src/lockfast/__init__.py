@@ -10,7 +10,7 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
 from lockfast._version import __version__
-from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Stale, Unreachable
 from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "RWLock",
     "Refused",
     "Semaphore",
+    "Stale",
     "Unreachable",
     "__version__",
 ]

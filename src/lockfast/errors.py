@@ -3,6 +3,7 @@
     LockfastError
     ├── NotAcquired   (TimeoutError)      waited, did not get it       → try later, or shed the work
     ├── LeaseLost                         had it, no longer sure of it → stop now, do not commit
+    ├── Stale                             a newer holder has written   → stop now, roll back
     ├── NotHeld                           nothing here to release      → fix the calling code
     ├── Unreachable   (ConnectionError)   no answer from the server    → `.sent` tells if it may have run
     ├── Refused                           the server answered "no"     → its words are in the message
@@ -34,6 +35,18 @@ class LeaseLost(LockfastError):
     """The hold is no longer sure: its lease ran out unrenewed, or the server no longer knows it.
 
     Stop now and do not commit: another client may hold the name already. `name` and `fence` tell which hold.
+    """
+
+    def __init__(self, message: str, *, name: str = "", fence: int = 0) -> None:
+        super().__init__(message)
+        self.name = name
+        self.fence = fence
+
+
+class Stale(LockfastError):
+    """What the lock protects has seen a newer fence: another holder has written since. Raised by `lockfast.fencing`.
+
+    Stop now and roll the transaction back. `name` and `fence` tell which hold came too late.
     """
 
     def __init__(self, message: str, *, name: str = "", fence: int = 0) -> None:

@@ -69,6 +69,11 @@ def _escape(odd: re.Match[str]) -> str:
     return f"%{ord(odd[0]):02X}"
 
 
+def printed(name: Name) -> str:
+    """The printed form of a name that is ready for use. Other than `shown` it tells any two names apart."""
+    return name.keys[0].partition("{")[2][:-1]
+
+
 def split(printed: str) -> Parts:
     """The parts of a printed name; what `join` wrote, `split` reads."""
     return tuple(_ESCAPED.sub(lambda code: chr(int(code[1], 16)), part) for part in printed.split("|"))
@@ -90,6 +95,11 @@ def scan_pattern(prefix: str) -> str:
 def channel(prefix: str, client_id: str) -> str:
     """The pub/sub channel on which one client hears of its grants."""
     return f"{prefix}:push:{client_id}"
+
+
+def ran_key(name: Name, operation: str) -> str:
+    """The key under which the replies of one guard are kept for a moment."""
+    return f"{name.keys[0]}:ran:{operation}"
 
 
 def check_prefix(prefix: str) -> str:

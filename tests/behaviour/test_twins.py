@@ -28,6 +28,7 @@ AWAITED = {
 } | {
     "downgrade",
     "resize",
+    "guard",
 }
 OTHER_NAMES = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 SPECIAL = {"__enter__", "__exit__", "__call__", "__init__", "__repr__"}

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast import specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import asks, ending, handing, renewal
+from lockfast.flows import asks, ending, guarding, handing, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from lockfast.flows.guarding import Word
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -179,6 +180,23 @@ class Grant(GrantView[Asyncio]):
         self._hold.check()
         self._driver.enter()
         await self._driver.run(renewal.extend(self._hold, lease_ms, self._driver.env))
+
+    async def guard(self, *commands: Sequence[Word]) -> list[Any]:
+        """Run commands on the lock's own server, all in one step, if the hold stands there; their replies, as bytes.
+
+        Each is a tuple of its words: `guard(("SET", "balance", 90), ("INCR", "changes"))`. It runs once, even if a
+        reply is lost. Any hold can guard, shared ones too: the server knows whose it is.
+        Raises LeaseLost when the hold is gone: nothing was written, and nothing will be. ValueError for a command that
+        the server does not know, that has a wrong number of arguments or cannot run in a script: nothing was written.
+        Refused when one of them failed, as a command on a key of another type does: the others have run, as in EXEC.
+        Unreachable when the server does not answer; if `.sent` is True, it may have run, or run yet while the hold
+        stands.
+        """
+        prepared = guarding.prepare(commands)
+        self._hold.check()
+        self._driver.enter()
+        driver = self._driver
+        return await driver.run(guarding.guard(self._hold, prepared, driver.new_ticket(), driver.env))
 
     async def downgrade(self) -> None:
         """From the writer of a read/write lock to one of its readers, with nobody in between.

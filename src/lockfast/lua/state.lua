@@ -92,6 +92,14 @@ local function bury(ticket, until_ms)
   redis.call('PEXPIREAT', KEYS[5], tombs)
 end
 
+-- Whether a ticket holds the name at this moment, by that very grant: a ticket granted twice has two fences.
+local function stands(ticket, own_fence)
+  if holder == ticket then return fence == own_fence and holder_end > now end
+  if used == 0 or tonumber(redis.call('ZSCORE', KEYS[4], ticket) or 0) <= now then return false end
+  local entry = redis.call('HGET', KEYS[3], ticket)
+  return entry and tonumber(string.match(entry, '^%d+')) == own_fence
+end
+
 -- Make the holder in KEYS[1] one of the shared ones, with `weight` and the fence that it has.
 local function share_holder(weight)
   local ticket, lease_end, since, owner = holder, holder_end, tonumber(holder_since), holder_owner

@@ -30,7 +30,7 @@ class View:
     __slots__ = ("holders", "keys", "limit", "queue", "raw", "shared")
 
     def __init__(self, keys: tuple[str, ...]) -> None:
-        self.keys = [key.encode() for key in keys]
+        self.keys = [key.encode() for key in keys[:5]]  # a guard has more, of its caller's own
         self.raw: bytes | None = None
         self.queue: dict[str, bytes] = {}  # ticket -> since when it has this place, in order
         self.shared: dict[bytes, float] = {}
