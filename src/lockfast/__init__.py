@@ -10,10 +10,23 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
 from lockfast._version import __version__
-from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
-from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
+from lockfast.errors import (
+    Conflict,
+    LeaseLost,
+    LockfastError,
+    Misused,
+    NotAcquired,
+    NotHeld,
+    OutcomeUnknown,
+    PartlyWritten,
+    Refused,
+    Unreachable,
+)
+from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore, Transaction
+from lockfast.transactions import Outcome
 
 __all__ = [
+    "Conflict",
     "Grant",
     "Grants",
     "LeaseLost",
@@ -24,10 +37,14 @@ __all__ = [
     "Misused",
     "NotAcquired",
     "NotHeld",
+    "Outcome",
+    "OutcomeUnknown",
+    "PartlyWritten",
     "RLock",
     "RWLock",
     "Refused",
     "Semaphore",
+    "Transaction",
     "Unreachable",
     "__version__",
 ]
