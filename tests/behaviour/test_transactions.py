@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.sides import AsyncioSide
 from kit.transacting import plus_one, transact
 from lockfast import Conflict, Misused, Outcome, PartlyWritten, Refused, aio
 from lockfast.sync import Lockfast as ThreadsLockfast
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kit.servers import Server
-    from kit.sides import Side
+    from kit.sides import AsyncioSide, Side
     from lockfast import Transaction
     from lockfast.sync import Lockfast
 
@@ -154,7 +153,7 @@ def test_reads_that_could_go_unnoticed_are_refused(side: Side, lf: Lockfast, ser
             ("JSON.GET", name),
             ("KEYS", "*"),
         ):
-            with pytest.raises(ValueError, match="is not watched|not known as a command that only reads") as refused:
+            with pytest.raises(ValueError, match=r"is not watched|not known as a command that only reads") as refused:
                 tx.read(*words)
             told.append(str(refused.value))
         with pytest.raises(TypeError, match="list of keys"):
@@ -212,7 +211,7 @@ def test_command_that_the_server_does_not_know_leaves_nothing_written(
         tx.set(name, 1)
         tx.write("NOSUCH", name)
 
-    with pytest.raises(Refused, match="NOSUCH.*nothing was written") as refused:
+    with pytest.raises(Refused, match=r"NOSUCH.*nothing was written") as refused:
         transact(side, lf, wrong, name)
     assert not isinstance(refused.value, PartlyWritten)
     assert server.command("EXISTS", name) == 0
@@ -227,7 +226,7 @@ def test_command_that_fails_within_is_told_with_what_the_others_came_to(
         tx.write("LPUSH", name, 1)
         tx.set(f"{name}-2", "text")
 
-    with pytest.raises(PartlyWritten, match="LPUSH.*WRONGTYPE") as partly:
+    with pytest.raises(PartlyWritten, match=r"LPUSH.*WRONGTYPE") as partly:
         transact(side, lf, wrong, name)
     assert partly.value.code == "WRONGTYPE"
     assert partly.value.replies[0] == partly.value.replies[2] == b"OK"
@@ -332,7 +331,7 @@ def test_plain_function_in_asyncio_is_refused_and_a_lambda_around_an_async_one_i
 
         async with aio.Lockfast(valkey_server.url) as lf:
             with pytest.raises(TypeError, match="is not async"):
-                await lf.transaction(lambda tx: tx.set(name, 1), name)  # type: ignore[arg-type, func-returns-value]
+                await lf.transaction(lambda tx: tx.set(name, 1), name)  # type: ignore[arg-type, return-value]
             assert (await lf.transaction(lambda tx: increment(tx, 5), name)).value == 0
             assert (await lf.transaction(functools.partial(increment, by=5), name)).value == 5
 
@@ -340,7 +339,7 @@ def test_plain_function_in_asyncio_is_refused_and_a_lambda_around_an_async_one_i
 
 
 def test_reads_at_the_same_time_are_refused(aside: AsyncioSide, valkey_server: Server, name: str) -> None:
-    async def both(tx: aio.Transaction) -> list[Any]:
+    async def both(tx: aio.Transaction) -> Any:
         return await asyncio.gather(tx.get(name), tx.get(name), return_exceptions=True)
 
     async def main() -> None:
@@ -355,7 +354,7 @@ def test_reads_at_the_same_time_are_refused(aside: AsyncioSide, valkey_server: S
 def test_what_is_left_of_a_read_never_takes_the_guard_away_from_the_writes(
     aside: AsyncioSide, valkey_server: Server, name: str
 ) -> None:
-    """A read given up in the middle, or never awaited, costs the connection that watches: nothing goes out on another."""
+    """A read given up in the middle, or never awaited, costs the connection that watches. No other is used instead."""
     left: list[Any] = []
 
     async def gives_up(tx: aio.Transaction) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from behaviour.queueing import PATIENCE_S, holder, wait_queued
+from behaviour.queueing import PATIENCE_S
 from behaviour.test_fork import in_child
 from kit.leaks import no_leaks
 from kit.servers import wait_until
@@ -17,8 +17,6 @@ from lockfast.sync import Lockfast as ThreadsLockfast
 from lockfast.transactions import lock_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kit.proxy import Proxy
     from kit.servers import Server
     from kit.sides import Side
@@ -91,24 +89,29 @@ def wait_queued_for(lf: Lockfast, key: str) -> None:
     wait_until(lambda: lf.inspect(*lock_name(key)).waiters, what="one queued", timeout_s=PATIENCE_S)
 
 
-@pytest.mark.parametrize("way", ["raises", "conflicts", "looks only"])
 def test_lock_is_given_back_whatever_the_end(
-    side: Side, server: Server, lf: Lockfast, other: Lockfast, name: str, way: str
+    side: Side, server: Server, lf: Lockfast, other: Lockfast, name: str
 ) -> None:
-    def fn(tx: Transaction) -> None:
+    def look(tx: Transaction) -> None:
         assert locked(other, name)
-        if way == "raises":
-            raise Own
-        if way == "conflicts":
-            server.command("INCR", name)
-            tx.set(name, 0)
 
-    try:
-        done = transact(side, lf, fn, name, escalate=0, attempts=2)
-        assert done.escalated
-    except (Own, Conflict) as error:
-        assert way == ("raises" if isinstance(error, Own) else "conflicts")
-        assert isinstance(error, Own) or (error.escalated and error.conflicts == 2 and "let it" not in str(error))
+    def fail(tx: Transaction) -> None:
+        assert locked(other, name)
+        raise Own
+
+    def lose(tx: Transaction) -> None:
+        assert locked(other, name)
+        server.command("INCR", name)
+        tx.set(name, 0)
+
+    assert transact(side, lf, look, name, escalate=0).escalated
+    assert not locked(other, name)
+    with pytest.raises(Own):
+        transact(side, lf, fail, name, escalate=0)
+    assert not locked(other, name)
+    with pytest.raises(Conflict) as conflict:
+        transact(side, lf, lose, name, escalate=0, attempts=2)
+    assert (conflict.value.conflicts, conflict.value.escalated) == (2, True)
     assert not locked(other, name)
 
 

@@ -10,9 +10,8 @@ import pytest
 import lockfast.aio
 import lockfast.sync
 
-CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "WriteLock", "RLock", "Locks", "Grants"] + [
-    "Transaction"
-]
+CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "WriteLock", "RLock", "Locks", "Grants"]
+CLASSES += ["Transaction"]
 AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"} | {
     "downgrade",
     "resize",
