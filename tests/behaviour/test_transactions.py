@@ -197,7 +197,8 @@ def test_commands_that_have_no_place_in_a_transaction_are_refused(side: Side, lf
 def test_transaction_that_is_over_can_do_nothing(side: Side, lf: Lockfast, server: Server, name: str) -> None:
     kept: list[Transaction] = []
     transact(side, lf, kept.append, name)
-    for late in (lambda: kept[0].get(name), lambda: kept[0].set(name, 1)):
+    lates: list[Callable[[], object]] = [lambda: kept[0].get(name), lambda: kept[0].set(name, 1)]
+    for late in lates:
         with pytest.raises(Misused, match="is over"):
             late()
     assert server.command("EXISTS", name) == 0

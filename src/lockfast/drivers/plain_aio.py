@@ -102,6 +102,9 @@ class PlainAsyncio:
     async def _pipeline(self, effect: Pipeline, private: dict[int, Link]) -> list[Any]:
         lines = self._lines[effect.server]
         link = private.pop(effect.server, None) if effect.private else None
+        if link is not None and not effect.same:
+            link.close()
+            link = None
         if effect.same and link is None:
             raise gone(lines.where)
         was_clean = link is None

@@ -89,9 +89,11 @@ class PlainThreads:
     def _pipeline(self, effect: Pipeline, private: dict[int, Connection]) -> list[Any]:
         pool = self._pools[effect.server]
         connection = private.pop(effect.server, None) if effect.private else None
-        if effect.same and (connection is None or _is_readable(connection)):
-            if connection is not None:
-                connection.close()  # nothing is owed on it, so what there is to read is its end
+        # Nothing is owed on it, so what there is to read is its end.
+        if connection is not None and (not effect.same or _is_readable(connection)):
+            connection.close()
+            connection = None
+        if effect.same and connection is None:
             raise gone(pool.door.endpoint.where)
         was_clean = connection is None
         if connection is None:

@@ -24,10 +24,10 @@ class Pipeline:
     """Send plain commands in one write. Answer: the list of their replies. Throws Unreachable as Call does.
 
     by: when to stop waiting for the replies, on the flow's clock.
-    private: on a connection that only this flow uses until it ends; a WATCH is undone by what others send.
+    private: on a clean connection that only this flow uses from then on; a WATCH is undone by what others send.
     server: which of the client's servers, counted from 0.
-    same: only on the connection that the flow has kept to itself so far. Where that is gone, so is its WATCH, and what
-    it guards must not be sent on another: Unreachable(sent=False).
+    same: on the connection where the last private one left a WATCH. Where that is gone, what it guards must not be sent
+    on another: Unreachable(sent=False).
     """
 
     __slots__ = ("by", "commands", "private", "same", "server")

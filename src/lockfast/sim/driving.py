@@ -236,7 +236,10 @@ class Runner:
     def _pipeline(self, effect: Pipeline, frame: Frame) -> Steps[list[Any]]:
         pool = self._plain[effect.server]
         connection = frame.private.pop(effect.server, None) if effect.private else None
-        if effect.same and (connection is None or connection.state is not OPEN):
+        if connection is not None and (not effect.same or connection.state is not OPEN):
+            connection.close()
+            connection = None
+        if effect.same and connection is None:
             raise gone(pool.node.name)
         was_clean = connection is None
         if connection is None:
