@@ -79,8 +79,6 @@ def run(plan: Plan, acts: Acts, env: Env) -> Flow[Outcome[Any]]:
     state = _State(plan, env)
     try:
         while True:
-            if state.grants is None and plan.escalate is not None and state.conflicts >= plan.escalate:
-                yield from _escalate(plan, state, acts, env)
             result = yield from _attempt(plan, state, acts, env)
             if isinstance(result, Outcome):
                 break
@@ -104,6 +102,9 @@ def _attempt(plan: Plan, state: _State, acts: Acts, env: Env) -> Flow[Outcome[An
     """One attempt. None: another was faster. Unreachable: nothing was written, and it may be tried again."""
     sent = env.now()
     try:
+        if state.grants is None and plan.escalate is not None and state.conflicts >= plan.escalate:
+            yield from _escalate(plan, state, acts, env)
+            sent = env.now()
         yield from _watch(plan, state, env)
     except Unreachable as failure:
         if state.silent_since is None:
@@ -140,7 +141,8 @@ def _attempt(plan: Plan, state: _State, acts: Acts, env: Env) -> Flow[Outcome[An
 def _watch(plan: Plan, state: _State, env: Env) -> Flow[None]:
     commands: list[Words] = [("WATCH", *plan.keys)]
     if not state.attempts:
-        # For an account that may not MULTI, what follows it would run by itself, unguarded: find out before.
+        # For an account that may not MULTI, what follows it would run by itself, unguarded: find out before. And
+        # DISCARD ends whatever a connection out of the pool might still watch.
         commands = [("MULTI",), ("DISCARD",), *commands]
     replies = yield Pipeline(commands, env.now() + env.timeout_s / 2, private=True)
     for reply in replies:
@@ -250,8 +252,6 @@ def _escalate(plan: Plan, state: _State, acts: Acts, env: Env) -> Flow[None]:
         raise _conflict(plan, state, env) from busy
     except LeaseLost:
         return  # of one key, while the others were waited for; WATCH guards this attempt, the next asks again
-    except Unreachable as failure:
-        raise Unreachable(f"{failure} (nothing was written)", sent=False) from failure
     state.escalated = True
 
 
