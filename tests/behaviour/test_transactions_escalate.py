@@ -181,6 +181,7 @@ def test_close_waits_for_an_exec_on_its_way(side: Side, proxy: Proxy, server: Se
     late.wait_hit()
     closing = side.spawn(lf.close)
     wait_until(lambda: native(lf)._plain.closed, what="closing has begun")
+    assert not closing.done
     late.let_go()
     assert running.result().value == 1
     closing.result()

@@ -79,10 +79,11 @@ class Attempt:
         self.writes.append(made)
 
     def end(self) -> None:
-        """The function has ended; whoever still has the attempt can do nothing with it."""
+        """The function has ended; whoever still has the attempt can do nothing with it.
+
+        A read that is still under way has the connection, so that EXEC will find none and is not sent.
+        """
         self._is_over = True
-        if self._is_reading and self.failure is None:
-            self.failure = Unreachable("a read was still under way when the function returned", sent=False)
 
 
 def raise_if_passing(reply: object) -> None:
