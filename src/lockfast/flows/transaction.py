@@ -93,7 +93,8 @@ def run(plan: Plan, acts: Acts, env: Env) -> Flow[Outcome[Any]]:
     except GeneratorExit:
         raise
     except BaseException as struck:
-        struck.add_note("lockfast: the transaction was written")
+        if result.replies:
+            struck.add_note("lockfast: the transaction was written")
         raise
     return result
 
