@@ -20,8 +20,8 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
 Made from the docstrings by `docs/make_reference.py`. In `lockfast.aio` every class has the same names and
-signatures; `acquire`, `try_acquire`, `extend`, `guard`, `downgrade`, `release`, `wait_lost`, `resize`, `names`,
-`inspect` and `break_lock` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
+signatures; what may wait for the server is awaited there (also `get` and `read` of a transaction), `with` is
+`async with`, and `close()` is `aclose()`.
 """
 CLASSIC = """The textbook algorithms. What each is and how it fails: [explanation](explanation/README.md). In
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
@@ -134,13 +134,22 @@ def page() -> str:
     lines += describe("RLock", lockfast.RLock)
     lines += describe("Locks", lockfast.Locks)
     lines += describe("Grants", lockfast.Grants)
+    lines += describe("Transaction", lockfast.Transaction)
+    lines += [
+        f"### `Outcome({', '.join(lockfast.Outcome._fields)})`",
+        "",
+        inspect.cleandoc(lockfast.Outcome.__doc__ or ""),
+        "",
+    ]
     lines += ["## Snapshots", ""]
     for each in (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken):
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
-    for name in ("NotAcquired", "LeaseLost", "Stale", "NotHeld", "Unreachable", "Refused", "Misused"):
-        lines += [f"### `{name}`", "", inspect.cleandoc(getattr(errors, name).__doc__), ""]
+    for name, error in vars(errors).items():
+        if not inspect.isclass(error) or error is errors.LockfastError:
+            continue
+        lines += [f"### `{name}`", "", inspect.cleandoc(error.__doc__ or ""), ""]
     lines += _fencing() + _classics() + _checkers()
     verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
     return "\n".join([*lines, TAIL.replace("LAB\n", "\n".join([*verbs, ""]))])

@@ -10,10 +10,24 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
 from lockfast._version import __version__
-from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Stale, Unreachable
-from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
+from lockfast.errors import (
+    Conflict,
+    LeaseLost,
+    LockfastError,
+    Misused,
+    NotAcquired,
+    NotHeld,
+    OutcomeUnknown,
+    PartlyWritten,
+    Refused,
+    Stale,
+    Unreachable,
+)
+from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore, Transaction
+from lockfast.transactions import Outcome
 
 __all__ = [
+    "Conflict",
     "Grant",
     "Grants",
     "LeaseLost",
@@ -24,11 +38,15 @@ __all__ = [
     "Misused",
     "NotAcquired",
     "NotHeld",
+    "Outcome",
+    "OutcomeUnknown",
+    "PartlyWritten",
     "RLock",
     "RWLock",
     "Refused",
     "Semaphore",
     "Stale",
+    "Transaction",
     "Unreachable",
     "__version__",
 ]

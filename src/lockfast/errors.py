@@ -6,7 +6,10 @@
     ├── Stale                             a newer holder has written   → stop now, roll back
     ├── NotHeld                           nothing here to release      → fix the calling code
     ├── Unreachable   (ConnectionError)   no answer from the server    → `.sent` tells if it may have run
+    │   └── OutcomeUnknown                EXEC sent, reply lost        → look what is there before doing it again
     ├── Refused                           the server answered "no"     → its words are in the message
+    │   └── PartlyWritten                 of a transaction, some ran   → mend the data, fix the calling code
+    ├── Conflict                          others wrote first, always   → try later, or escalate
     └── Misused       (RuntimeError)      closed client, wrong loop    → fix the calling code
 
 Bad arguments are plain `ValueError` and `TypeError`, raised before anything is sent.
@@ -92,3 +95,46 @@ class Misused(LockfastError, RuntimeError):
 
     Make a client where it is used: one per process, and in asyncio one per event loop.
     """
+
+
+class Conflict(LockfastError):
+    """A transaction whose keys were changed by others in every attempt that it was allowed. Nothing was written.
+
+    Try later, or let it take the lock after fewer conflicts (`escalate`). `attempts` is how often the function was
+    called, `conflicts` how often another was faster, `waited_s` how long it went on, `escalated` whether it had the
+    lock in the end.
+    """
+
+    def __init__(
+        self, message: str, *, attempts: int = 0, conflicts: int = 0, waited_s: float = 0.0, escalated: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+        self.conflicts = conflicts
+        self.waited_s = waited_s
+        self.escalated = escalated
+
+
+class OutcomeUnknown(Unreachable):
+    """The EXEC of a transaction was sent and its reply lost: all of it was written, or nothing, or it still will be.
+
+    It is not tried again, for it might be done twice. Look at what is stored (an id of your own in what you write
+    tells) before you do it again. `attempts` and `conflicts` are as in `Conflict`; `sent` is always True.
+    """
+
+    def __init__(self, message: str, *, attempts: int = 0, conflicts: int = 0) -> None:
+        super().__init__(message, sent=True)
+        self.attempts = attempts
+        self.conflicts = conflicts
+
+
+class PartlyWritten(Refused):
+    """A transaction was carried out and some of its commands failed, such as INCR of a text: the others stand.
+
+    Redis and Valkey do not roll back. `replies` has what each command came to, in order, errors as exceptions: mend
+    the data, and the code that queued a command which cannot work there.
+    """
+
+    def __init__(self, message: str, *, code: str = "", replies: tuple[object, ...] = ()) -> None:
+        super().__init__(message, code=code)
+        self.replies = replies

@@ -9,6 +9,7 @@ MIN_LEASE_S = 0.05  # below this the safety margin and a round trip eat the leas
 MAX_LEASE_S = 7 * 86400.0  # a crashed holder blocks the name this long; more is surely a mistake
 MAX_WAIT_S = 365 * 86400.0
 MAX_LIMIT = 1_000_000
+MAX_ATTEMPTS = 1_000_000
 
 # A place in the queue lives this long without a heartbeat. It bounds how long a dead waiter at the head can hold
 # up the others, and how long a live one may be paused before it goes to the back.
@@ -81,6 +82,18 @@ def permit_count(value: object, limit: int | None) -> int:
     if limit is not None and permits > limit:
         raise ValueError(f"permits must be at most the limit of {limit}, got {value!r}: it could never be had")
     return permits
+
+
+def attempt_count(value: object) -> int:
+    """How often a transaction may be attempted: a whole number from 1 to a million."""
+    return _count(value, "attempts", MAX_ATTEMPTS)
+
+
+def escalate_after(value: object) -> int | None:
+    """After how many conflicts a transaction takes the lock: a whole number, 0 for at once; None for never."""
+    if value is None or (type(value) is int and value == 0):
+        return value
+    return _count(value, "escalate", MAX_ATTEMPTS)
 
 
 def _count(value: object, what: str, most: int) -> int:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from lockfast import endpoints, names, specs
+from lockfast import endpoints, names, specs, transactions
+from lockfast.drivers.plain_threads import PlainThreads
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, handing, looking
+from lockfast.flows.transaction import LEASE_S
 from lockfast.locks import Options
 from lockfast.sync.lock import Lock
 from lockfast.sync.rlock import RLock
 from lockfast.sync.rwlock import RWLock
 from lockfast.sync.semaphore import Semaphore
 from lockfast.sync.several import Locks
+from lockfast.sync.transaction import run as run_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.snapshots import Snapshot
     from lockfast.sync.lock import Grant
+    from lockfast.sync.transaction import Function
+    from lockfast.transactions import Outcome
+
+R = TypeVar("R")
 
 
 class Lockfast:
@@ -39,6 +46,7 @@ class Lockfast:
     ) -> None:
         self._prefix = names.check_prefix(prefix)
         self._driver = Threads(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
+        self._plain = PlainThreads([self._driver.endpoint], self._driver.env.timeout_s)  # for transactions
 
     def __repr__(self) -> str:
         return f"<Lockfast {self._driver.endpoint.where}>"
@@ -148,6 +156,34 @@ class Lockfast:
         made = tuple(thing if isinstance(thing, Lock) else self.lock(thing, lease=lease) for thing in things)
         return Locks(self._driver, made, wait)
 
+    def transaction(
+        self,
+        fn: Function[R],
+        *keys: str | bytes,
+        attempts: int = 20,
+        wait: float | None = 10.0,
+        escalate: int | None = 4,
+    ) -> Outcome[R]:
+        """Read, decide, and write only if nobody else has written meanwhile; else again. By WATCH, MULTI and EXEC.
+
+        fn: called with a `Transaction` in every attempt; it reads, then queues writes, and what it returns is in the
+        outcome. It may be called several times, so it should do nothing else that counts. keys: what is watched, your
+        own keys as they are; only these can be read. attempts: how often fn is called at most. wait: seconds for which
+        new attempts may begin; None for as long as there are attempts. escalate: after so many conflicts the lock on
+        these keys is taken, so that others which escalate wait instead of colliding; None for never.
+
+        Raises Conflict when others were always faster (nothing was written: try later), OutcomeUnknown when the reply
+        of EXEC was lost (look before you do it again), Unreachable with `sent` False when the server does not answer
+        (nothing was written), Refused when it says no, PartlyWritten when it carried out some of the commands only;
+        and what fn raises, with nothing written.
+        """
+        plan = transactions.plan(fn, keys, attempts, wait, escalate)
+
+        def lock() -> Locks:
+            return self.locks(*[self.lock(*transactions.lock_name(key), lease=LEASE_S) for key in plan.keys])
+
+        return run_transaction(self._driver, self._plain, fn, plan, lock)
+
     def names(self) -> list[tuple[str, ...]]:
         """The names that are held or waited for, each as its parts, sorted."""
         return self._driver.run(looking.in_use(self._prefix, self._driver.env))
@@ -199,6 +235,7 @@ class Lockfast:
         driver = self._driver
         if driver.closing:
             return
+        self._plain.stop()
         driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
@@ -206,6 +243,7 @@ class Lockfast:
             except LockfastError:
                 pass  # lost, or not confirmed: the lease ends it
         driver.close()
+        self._plain.close()
 
     def __enter__(self) -> Self:
         return self
