@@ -10,10 +10,11 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
 from lockfast._version import __version__
-from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.errors import Deadlock, LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
 from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
 
 __all__ = [
+    "Deadlock",
     "Grant",
     "Grants",
     "LeaseLost",

@@ -39,6 +39,7 @@ class Options(NamedTuple):
     renew: bool
     on_lost: Callable[[Any], object] | None
     cancel_on_loss: bool
+    detect: bool
 
 
 class LockBase(Generic[D, G]):
@@ -66,9 +67,11 @@ class LockBase(Generic[D, G]):
         ask_for: Callable[[Name, object], Ask],
         options: Options,
     ) -> None:
-        lease, wait, renew, on_lost, cancel_on_loss = options
+        lease, wait, renew, on_lost, cancel_on_loss, detect = options
         if not isinstance(renew, bool):
             raise TypeError(f"renew must be True or False, got {renew!r}")
+        if not isinstance(detect, bool):
+            raise TypeError(f"detect must be True or False, got {detect!r}")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost must be callable, got {on_lost!r}")
         if not self.MAY_AWAIT and getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
@@ -78,6 +81,7 @@ class LockBase(Generic[D, G]):
         self._parts = parts
         self._ask_for = ask_for
         self._ask = ask_for(names.make(prefix, parts), lease)
+        self._ask.detect = detect
         self._wait_s = specs.wait_seconds(wait)
         self._renew = renew
         self._on_lost = on_lost
@@ -106,7 +110,9 @@ class LockBase(Generic[D, G]):
             self._prefix,
             parts,
             self._ask_for,
-            Options(self._ask.lease_s, self._wait_s, self._renew, self._on_lost, self._cancel_on_loss),
+            Options(
+                self._ask.lease_s, self._wait_s, self._renew, self._on_lost, self._cancel_on_loss, self._ask.detect
+            ),
         )
 
     def _entered_by(self, me: object) -> G:

@@ -92,6 +92,17 @@ def channel(prefix: str, client_id: str) -> str:
     return f"{prefix}:push:{client_id}"
 
 
+def waits_key(prefix: str, agent: str) -> str:
+    """Where a thread or task that detects deadlocks announces what it waits for."""
+    return f"{prefix}:waits:{agent}"
+
+
+def spelled(name: Name) -> tuple[str, str]:
+    """The prefix and the printed form of a name."""
+    prefix, _, rest = name.keys[0].partition(":{")
+    return prefix, rest[:-1]
+
+
 def check_prefix(prefix: str) -> str:
     """The prefix itself if it is fit for keys, patterns and ACL rules; ValueError otherwise."""
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):

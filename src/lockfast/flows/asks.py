@@ -20,7 +20,19 @@ READER = 1
 class Ask:
     """A name, a kind, a limit, a weight and a lease: all of an acquire but its ticket, the same for every one."""
 
-    __slots__ = ("_admit", "_ask_once", "_me", "kind", "lease_ms", "lease_s", "leave", "limit", "name", "weight")
+    __slots__ = (
+        "_admit",
+        "_ask_once",
+        "_me",
+        "detect",
+        "kind",
+        "lease_ms",
+        "lease_s",
+        "leave",
+        "limit",
+        "name",
+        "weight",
+    )
 
     def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_s: float) -> None:
         self.name = name
@@ -29,6 +41,7 @@ class Ask:
         self.weight = weight
         self.lease_s = lease_s
         self.lease_ms = round(lease_s * 1000)
+        self.detect = False  # whether a waiter looks for deadlocks; see detection.py
         self.leave = Bound(LEAVE, name, (self.lease_ms, 0, ""))
         self._me: tuple[str, str] | None = None
         self._admit = self._ask_once = self.leave  # until `admit` has seen who is asking

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from lockfast import endpoints, names, specs
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError
-from lockfast.flows import asks, looking
+from lockfast.flows import asks, deadlocks, looking
 from lockfast.locks import Options
 from lockfast.sync.lock import Lock
 from lockfast.sync.rlock import RLock
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from lockfast.snapshots import Snapshot
     from lockfast.sync.lock import Grant
+    from lockfast.waitfor import Cycle
 
 
 class Lockfast:
@@ -52,6 +53,7 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        detect: bool = False,
     ) -> Lock:
         """A lock that one holder at a time can have, first come, first served.
 
@@ -59,13 +61,13 @@ class Lockfast:
         lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
         takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in a thread of
         its own, when the hold is no longer sure. cancel_on_loss: for asyncio, where the body is cancelled on loss;
-        a thread cannot be stopped, so here a body must call `grant.check()`.
+        a thread cannot be stopped, so here a body must call `grant.check()`. detect: while waiting, look for a
+        deadlock; the youngest waiter of the circle raises Deadlock. All waiters of the circle must ask for it.
 
         Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
         """
-        return Lock(
-            self._driver, self._prefix, (name, *parts), asks.lock, Options(lease, wait, renew, on_lost, cancel_on_loss)
-        )
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, detect)
+        return Lock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def semaphore(
         self,
@@ -78,6 +80,7 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        detect: bool = False,
     ) -> Semaphore:
         """Up to `limit` permits at once, first come, first served; nobody overtakes one that waits for several.
 
@@ -88,7 +91,7 @@ class Lockfast:
         Raises TypeError or ValueError for arguments that cannot work; an acquire raises Refused when the name is in
         use with another limit.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, detect)
         return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
 
     def rwlock(
@@ -100,13 +103,14 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        detect: bool = False,
     ) -> RWLock:
         """Many readers or one writer, first come, first served, so that neither starves.
 
         `read()` and `write()` are what is acquired; readers that follow each other are let in together. The options
         are those of `lock`.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, detect)
         return RWLock(self._driver, self._prefix, (name, *parts), options)
 
     def rlock(
@@ -118,13 +122,14 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        detect: bool = False,
     ) -> RLock:
         """A lock that the thread which holds it may acquire again, as often as it likes; each acquire is released once.
 
         All entries share one hold and its fence. To others it is a lock like any other, also to one made by `lock`
         of the same name. The options are those of `lock`; the first entry's count.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, detect)
         return RLock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def locks(self, *things: str | Lock, wait: float | None = None, lease: float = 30.0) -> Locks:
@@ -145,6 +150,14 @@ class Lockfast:
         """Holders and waiters of one name, in order. Changes nothing."""
         made = names.make(self._prefix, (name, *parts))
         return self._driver.run(looking.inspect(made, self._driver.env))
+
+    def deadlocks(self) -> tuple[Cycle, ...]:
+        """Every deadlock of this server and prefix, one circle of waiters for each; empty if there is none.
+
+        Also those of waiters that do not detect any. Looks at all names, and at those of a circle twice, some seconds
+        apart. Changes nothing: stop one of the waiters, or `break_lock` one of the names.
+        """
+        return self._driver.run(deadlocks.find(self._prefix, self._driver.env))
 
     def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
         """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
