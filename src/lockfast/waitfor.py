@@ -8,7 +8,8 @@ of computer systems", 1972). When in doubt an agent counts as one that can finis
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ class Deadlocks:
     def __init__(self, found: Mapping[str, Snapshot]) -> None:
         self._found, self._places = _latest(found)
         stuck = _stuck(self._found, set(self._places))
-        self._edges = {agent: self._in_the_way(agent, stuck) for agent in self._places if agent in stuck}
+        rooms = {name: _room(one, stuck) for name, one in self._found.items()}
+        self._edges = {agent: self._in_the_way(agent, stuck, rooms) for agent in self._places if agent in stuck}
         self.groups = _knots(self._edges)
 
     def group_of(self, agent: str) -> frozenset[str]:
@@ -135,13 +137,23 @@ class Deadlocks:
         If no single one would, the youngest that holds something. "" when none of them may be told.
         """
         told = sorted(filter(may_be_told, group), key=self._age, reverse=True)
+        used: Counter[str] = Counter()
+        held: dict[str, Counter[str]] = {agent: Counter() for agent in group}
+        heads: dict[str, list[tuple[str, int]]] = {}  # the first two of a queue: without one of them, who is first
+        for name in self.names_of(group):
+            one = self._found[name]
+            for holder in one.holders:
+                if (agent := agent_of(holder.ticket)) in group:
+                    used[name] += holder.weight
+                    held[agent][name] += holder.weight
+            queue = ((agent_of(waiter.ticket), waiter.weight) for waiter in one.waiters)
+            heads[name] = list(islice((place for place in queue if place[0] in group), 2))
         for agent in told:
-            rest = set(group) - {agent}
-            if not rest or _stuck(self._only(rest), rest) != rest:
-                return agent
-        holders = {agent_of(holder.ticket) for name in self.names_of(group) for holder in self._found[name].holders}
-        holding = [agent for agent in told if agent in holders]
-        return (holding or told or [""])[0]
+            for name in {*held[agent], self._places[agent].name}:
+                first = next((weight for other, weight in heads[name] if other != agent), None)
+                if first is not None and first <= self._found[name].limit - used[name] + held[agent][name]:
+                    return agent
+        return next((agent for agent in told if held[agent]), told[0] if told else "")
 
     def cycle(self, agent: str) -> Cycle:
         """The shortest circle that an agent of a group is in, beginning with it."""
@@ -170,27 +182,14 @@ class Deadlocks:
         owner = holders[0] if holders else self._places[following].waiter.owner
         return Step(waiter.owner, agent, waiter.ticket, name, waiter.since, owner, following, not holders)
 
-    def _in_the_way(self, agent: str, stuck: set[str]) -> list[str]:
+    def _in_the_way(self, agent: str, stuck: set[str], rooms: Mapping[str, int]) -> list[str]:
         """Whom an agent waits for: stuck holders; or, if they leave room enough, waiters ahead whom they do not."""
         name, waiter = self._places[agent]
-        one = self._found[name]
-        room = _room(one, stuck)
+        one, room = self._found[name], rooms[name]
         if waiter.weight > room:
             return [holder for holder in dict.fromkeys(agent_of(h.ticket) for h in one.holders) if holder in stuck]
         ahead = one.waiters[: one.waiters.index(waiter)]
         return [agent_of(other.ticket) for other in ahead if other.weight > room]
-
-    def _only(self, agents: set[str]) -> Found:
-        """The names that these wait for, with nobody there but these."""
-        names = self.names_of(agents)
-        return {
-            name: one._replace(
-                holders=tuple(holder for holder in one.holders if agent_of(holder.ticket) in agents),
-                waiters=tuple(waiter for waiter in one.waiters if agent_of(waiter.ticket) in agents),
-            )
-            for name, one in self._found.items()
-            if name in names
-        }
 
 
 def _latest(found: Mapping[str, Snapshot]) -> tuple[Found, dict[str, Place]]:
