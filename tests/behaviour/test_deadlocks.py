@@ -263,9 +263,10 @@ def test_nobody_is_told_where_there_is_no_circle(
     for number, one in enumerate(chain):
         held.append(one.take(locks[number + 1]))
         waits.append(one.begin(locks[number]))
-    wait_until(lambda: lf.inspect(name, 0).waiters, what="the chain is first")
-    crowd = [agent().begin(other.lock(name, 0, detect=True)) for _ in range(5)]
-    wait_until(lambda: len(lf.inspect(name, 0).waiters) == 6, what="queued")
+    crowd: list[Future[Any]] = []
+    for number in range(1, 7):  # one after the other: that is how they are let in
+        wait_until(lambda n=number: len(lf.inspect(name, 0).waiters) == n, what="queued")  # type: ignore[misc]
+        crowd.append(agent().begin(other.lock(name, 0, detect=True)))
     time.sleep(LOOKS_S)
     assert not any(wait.done() for wait in [*waits, *crowd])
     for hold, wait in zip(held, waits, strict=False):
