@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import check, classic, errors, grants, locks, snapshots
+from lockfast import check, classic, errors, grants, locks, snapshots, waitfor
 from lockfast.check import io as histories
 from lockfast.check.record import Recorder
-from lockfast.cli import lab, sim
+from lockfast.cli import deadlocks, lab, sim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,17 +20,17 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
 Made from the docstrings by `docs/make_reference.py`. In `lockfast.aio` every class has the same names and
-signatures; `acquire`, `try_acquire`, `extend`, `downgrade`, `release`, `wait_lost`, `resize`, `names`, `inspect` and
-`break_lock` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
+signatures; `acquire`, `try_acquire`, `extend`, `downgrade`, `release`, `wait_lost`, `resize`, `names`, `inspect`,
+`break_lock` and `deadlocks` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
 """
 CLASSIC = """The textbook algorithms. What each is and how it fails: [explanation](explanation/README.md). In
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
 TAIL = """## Command line
 
-`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`,
+`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`, `lockfast deadlocks`,
 `lockfast server start|status|stop`, `lockfast lab` and `lockfast sim`. Each has a `--help`; data goes to stdout, talk
-to stderr, and `ls`, `show`, `lab` and `sim` have `--json` for programs. Names are typed and printed with `|` between
-their parts, and `%XX` for braces, `%` and `|`.
+to stderr, and `ls`, `show`, `deadlocks`, `lab` and `sim` have `--json` for programs. Names are typed and printed with
+`|` between their parts, and `%XX` for braces, `%` and `|`.
 
 | exit code of `run` | |
 |---|---|
@@ -135,14 +135,22 @@ def page() -> str:
     lines += describe("Locks", lockfast.Locks)
     lines += describe("Grants", lockfast.Grants)
     lines += ["## Snapshots", ""]
-    for each in (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken):
+    for each in (
+        snapshots.Snapshot,
+        snapshots.Holder,
+        snapshots.Waiter,
+        snapshots.Owner,
+        snapshots.Broken,
+        waitfor.Step,
+    ):
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
-    for name in ("NotAcquired", "LeaseLost", "NotHeld", "Unreachable", "Refused", "Misused"):
+    for name in ("NotAcquired", "Deadlock", "LeaseLost", "NotHeld", "Unreachable", "Refused", "Misused"):
         lines += [f"### `{name}`", "", inspect.cleandoc(getattr(errors, name).__doc__), ""]
     lines += _classics() + _checkers()
-    verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
+    verbs = describe_verb("deadlocks", deadlocks.add_arguments)
+    verbs += describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
     return "\n".join([*lines, TAIL.replace("LAB\n", "\n".join([*verbs, ""]))])
 
 

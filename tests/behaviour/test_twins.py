@@ -12,6 +12,7 @@ import lockfast.sync
 
 CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "WriteLock", "RLock", "Locks", "Grants"]
 AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"} | {
+    "deadlocks",
     "downgrade",
     "resize",
 }

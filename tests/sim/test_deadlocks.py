@@ -142,18 +142,25 @@ def judge(result: Result, notes: Notes) -> list[str]:
         circle = circle_of(event.ticket, [one for one in result.history if one.at <= began])
         if not circle:
             found.append(f"no deadlock of {event.ticket} at {began:.3f}, told at {event.at:.3f}")
-        dead = [one for one in circle if crashed.get(one.partition(".")[0], began) < began - HEARD_S]
+            continue
+        dead = [one for _, one, _ in circle if crashed.get(one.partition(".")[0], began) < began - HEARD_S]
         if dead:
             found.append(f"dead: {event.ticket} was told of {', '.join(dead)} at {event.at:.3f}")
-        if circle and circle[-1] != event.ticket and not any("clock" in fault.kind for fault in result.plan.faults):
-            found.append(f"{event.ticket} was told at {event.at:.3f}, {circle[-1]} is younger")
+        since = next(at for at, ticket, _ in circle if ticket == event.ticket)
+        youngest_at, youngest, _ = max(circle)
+        # The server counts in whole milliseconds, and by its own clock.
+        if youngest_at > since + 0.002 and not any("clock" in fault.kind for fault in result.plan.faults):
+            found.append(f"{event.ticket} was told at {event.at:.3f}, {youngest} is younger")
     return found
 
 
-def circle_of(ticket: str, history: list[Event]) -> list[str]:
-    """The tickets that waited in a circle with this one when the history ends, the youngest last."""
+Place = tuple[float, str, str]  # since, ticket, name
+
+
+def circle_of(ticket: str, history: list[Event]) -> list[Place]:
+    """The places that were a circle with that of this ticket when the history ends."""
     holder: dict[str, str] = {}
-    place: dict[str, tuple[float, str, str]] = {}  # agent -> since, ticket, name
+    place: dict[str, Place] = {}  # by agent
     for event in history:
         agent = event.ticket.rpartition(".")[0]
         if event.what == "queued":
@@ -168,13 +175,13 @@ def circle_of(ticket: str, history: list[Event]) -> list[str]:
             holder.clear()
             place.clear()
     me = ticket.rpartition(".")[0]
-    circle: list[tuple[float, str, str]] = []
+    circle: list[Place] = []
     agent = me
     while agent in place and len(circle) <= len(place):
         circle.append(place[agent])
         agent = holder.get(place[agent][2], "")
         if agent == me:
-            return [one for _, one, _ in sorted(circle)]
+            return circle
     return []
 
 

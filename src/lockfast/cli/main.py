@@ -21,6 +21,7 @@ Locks on Redis and Valkey for commands: one at a time, across machines.
   lockfast ls                   every lock that is held or waited for
   lockfast show NAME            who holds it, who waits, in order
   lockfast break NAME           take a hold away from whoever has it
+  lockfast deadlocks            who waits in a circle, so that none can go on
   lockfast server status        the embedded server: this user on this host only
   lockfast lab                  how each textbook lock fails, and why this one does not
   lockfast sim                  run the lock itself through simulated faults
@@ -116,6 +117,10 @@ def _dispatch(arguments: list[str]) -> int:
         from lockfast.cli.break_ import break_
 
         return break_(options)
+    if options.verb == "deadlocks":
+        from lockfast.cli.deadlocks import deadlocks
+
+        return deadlocks(options)
     if options.verb == "server":
         from lockfast.cli.server import server
 
@@ -242,6 +247,12 @@ def _parser(verb: str) -> _Parser:
     breaking.add_argument("--reason", metavar="TEXT", help="kept with the lock, and told by `show`")
     breaking.add_argument("--yes", action="store_true", help="do not ask")
     _add_url(breaking)
+    circles = verbs.add_parser("deadlocks")
+    if verb == "deadlocks":
+        from lockfast.cli.deadlocks import add_arguments
+
+        add_arguments(circles)
+        _add_url(circles)
     server = verbs.add_parser(
         "server",
         description="The embedded server of this user on this host. It starts by itself when it is needed and stops\n"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIRST_LOOK_S = 0.75  # most waits are over before; they pay nothing
 LOOK_EVERY_S = 1.0
-MAX_LOOK_S = 1.0  # well below the life of a place, which is not renewed during a look
+MAX_LOOK_S = 2.5  # well below the life of a place, which is not renewed during a look
 MAX_NAMES = 200  # in one look
 MAX_AGENTS = 2000
 ANNOUNCED_MS = round(PLACE_S * 1000)
@@ -48,9 +48,8 @@ class Watch:
         """
         if env.now() < self._due:
             return self._due
-        by = env.now() + min(env.attempt_s, MAX_LOOK_S)
         try:
-            cycle = yield from _find(ask, ticket, self._sightings, by)
+            cycle = yield from _find(ask, ticket, self._sightings, _Time(env))
         except Unreachable:
             cycle = ()
         if cycle:
@@ -59,48 +58,68 @@ class Watch:
         return self._due
 
 
-def _find(ask: Ask, ticket: str, sightings: waitfor.Sightings, by: float) -> Flow[Cycle]:
+class _Time:
+    """How long a look may take: each request as long as any, and all of them together MAX_LOOK_S."""
+
+    __slots__ = ("_ends_at", "_env")
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._ends_at = env.now() + MAX_LOOK_S
+
+    def by(self) -> float:
+        """When to stop waiting for the reply to a request that is sent now."""
+        return min(self._env.now() + self._env.attempt_s, self._ends_at)
+
+
+def _find(ask: Ask, ticket: str, sightings: waitfor.Sightings, time: _Time) -> Flow[Cycle]:
     """The cycle that this waiter should end by giving up; empty if there is none, or another should."""
     prefix, printed = names.spelled(ask.name)
     me = waitfor.agent_of(ticket)
     announcement = ("SET", names.waits_key(prefix, me), f"{ticket} {printed}", "PX", ANNOUNCED_MS)
-    yield Command(announcement, by)
-    reached = yield from _follow(prefix, printed, by)
-    found = (yield from inspect_all(prefix, reached, snapshots.MAX_WAITERS, by)) if reached else {}
+    yield Command(announcement, time.by())
+    waits = {me: printed}
+    reached = yield from _follow(prefix, printed, waits, time)
+    found = (yield from inspect_all(prefix, reached, snapshots.MAX_WAITERS, time.by())) if reached else {}
     deadlocks = waitfor.Deadlocks(sightings.confirm(found))
     group = deadlocks.group_of(me)
     if not group:
         return ()
-    announced = yield from _announced(prefix, group, by)
-    victim = deadlocks.victim(group, announced.__contains__)
+    yield from _learn(prefix, group, waits, time)
+    victim = deadlocks.victim(group, lambda agent: bool(waits[agent]))
     return deadlocks.cycle(me) if victim == me else ()
 
 
-def _follow(prefix: str, printed: str, by: float) -> Flow[list[str]]:
-    """Every name that is reached from this one, by its holders and what they wait for; none if no way leads back."""
+def _follow(prefix: str, printed: str, waits: dict[str, str], time: _Time) -> Flow[list[str]]:
+    """Every name that is reached from this one, by its holders and what they wait for; none if no way leads back.
+
+    waits: what agents are known to wait for; those on the way are added.
+    """
     reached = {printed}
-    asked: set[str] = set()
     leads_back = False
     nearest = [printed]
     while nearest:  # ends: every round reaches new names, up to MAX_NAMES
-        found = yield from inspect_all(prefix, nearest, 1, by)
-        agents = {waitfor.agent_of(holder.ticket) for one in found.values() for holder in one.holders} - asked
-        if not agents or len(asked) + len(agents) > MAX_AGENTS:
+        found = yield from inspect_all(prefix, nearest, 1, time.by())
+        agents = {waitfor.agent_of(holder.ticket) for one in found.values() for holder in one.holders}
+        leads_back = leads_back or any(waits.get(agent) for agent in agents)
+        if len(waits) + len(agents) > MAX_AGENTS:
             break
-        asked |= agents
-        waited_for = set((yield from _announced(prefix, agents, by)).values())
-        leads_back = leads_back or not reached.isdisjoint(waited_for)
-        nearest = sorted(waited_for - reached)[: MAX_NAMES - len(reached)]
+        learned = set((yield from _learn(prefix, agents, waits, time)))
+        leads_back = leads_back or not reached.isdisjoint(learned)
+        nearest = sorted(learned - reached)[: MAX_NAMES - len(reached)]
         reached.update(nearest)
     return sorted(reached) if leads_back else []
 
 
-def _announced(prefix: str, agents: Collection[str], by: float) -> Flow[dict[str, str]]:
-    """What each of these agents waits for, of those that have announced it."""
-    asked = sorted(agents)
-    replies = yield Command(("MGET", *(names.waits_key(prefix, agent) for agent in asked)), by)
-    texts = {agent: reply.decode(errors="replace") for agent, reply in zip(asked, replies, strict=True) if reply}
-    return {agent: text.partition(" ")[2] for agent, text in texts.items()}
+def _learn(prefix: str, agents: Collection[str], waits: dict[str, str], time: _Time) -> Flow[list[str]]:
+    """Add to `waits` what these agents have announced; "" for those that have not. Returns the names that are new."""
+    asked = sorted(set(agents) - waits.keys())
+    if not asked:
+        return []
+    replies = yield Command(("MGET", *(names.waits_key(prefix, agent) for agent in asked)), time.by())
+    texts = [(reply or b"").decode(errors="replace").partition(" ")[2] for reply in replies]
+    waits.update(zip(asked, texts, strict=True))
+    return [text for text in texts if text]
 
 
 def inspect_all(prefix: str, printed: Collection[str], max_waiters: int, by: float) -> Flow[Found]:
