@@ -294,7 +294,7 @@ def test_hold_of_another_thread_or_task_that_has_ended_is_not_our_own(
     side: Side, lf: Lockfast, agent: Callable[[], Agent], name: str
 ) -> None:
     """Numbers of threads and addresses of tasks come again; agents do not."""
-    for number in range(4):
+    for number in range(2):
         past = Agent(side)
         grant = past.take(lf.lock(name, number))
         past.end()
@@ -374,7 +374,7 @@ def test_announcements_that_lie_mislead_nobody(
     one = agent()
     grant = one.take(lf.lock(name))
     own = grant.ticket.split(".")[1]
-    for lie in (f"x {name}", "x a||b", "x", "", "x \xff", f"x {name}-other"):
+    for lie in (f"x {name}", "x a||b", "x \xff"):
         valkey_server.command("SET", f"lockfast:waits:{own}", lie)
         wait = agent().begin(lf.lock(name, detect=True), wait=0.25)
         assert isinstance(wait.exception(PATIENCE_S), NotAcquired)
@@ -451,16 +451,18 @@ def test_cancelled_while_looking_leaves_nothing_behind(aside: AsyncioSide, valke
 
 
 @pytest.mark.usefixtures("soon")
-def test_account_that_may_not_look_is_refused_not_left_waiting(server: Server, side: Side, name: str) -> None:
+def test_account_that_may_not_look_is_refused_not_left_waiting(
+    server: Server, side: Side, agent: Callable[[], Agent], name: str
+) -> None:
     server.command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-mget")
     try:
-        blind = side.client(server.url.replace("://", "://blind:pw@", 1)) if "@" not in server.url else None
-        if blind is None:
-            pytest.skip("the server's address has an account already")
-        with side.client(server.url).lock(name), pytest.raises(Refused) as caught:
+        blind = side.client(server.url.replace("://", "://blind:pw@", 1))
+        held = agent().take(blind.lock(name))
+        with pytest.raises(Refused) as caught:
             blind.lock(name, detect=True, wait=10).acquire()
         assert caught.value.code == "NOPERM"
         assert queued(blind, name) == []
+        held.release()
         blind.close()
     finally:
         server.command("ACL", "DELUSER", "blind")
