@@ -106,9 +106,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             if position == 0 or heard_at >= ends_at:
                 raise NotAcquired(_busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 
-            asks_by = ends_at
-            if watch is not None:
-                asks_by = min(ends_at, (yield from watch.look(ask, ticket, env)))
+            asks_by = ends_at if watch is None else (yield from watch.look(ask, ticket, ends_at, env))
             push = yield from _wait(ticket, position, ms, asks_by, listening, env)
             if push is not None and push.kind == "refused":
                 raise Refused(f"{name.shown!r}: it wants {ask.weight}, the limit is {push.number} now", code="LIMIT")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FIRST_LOOK_S = 0.75  # most waits are over before; they pay nothing
 LOOK_EVERY_S = 1.0
 MAX_LOOK_S = 2.5  # well below the life of a place, which is not renewed during a look
+MIN_LOOK_S = 0.1  # a wait that is over sooner needs no look
 MAX_NAMES = 200  # in one look
 MAX_AGENTS = 2000
 ANNOUNCED_MS = round(PLACE_S * 1000)
@@ -41,31 +42,35 @@ class Watch:
         self._due = started + FIRST_LOOK_S + env.jitter() / 4
         self._sightings = waitfor.Sightings()
 
-    def look(self, ask: Ask, ticket: str, env: Env) -> Flow[float]:
+    def look(self, ask: Ask, ticket: str, ends_at: float, env: Env) -> Flow[float]:
         """Look, if it is time. Returns when to look again. Raises Deadlock if this waiter is the one to give up.
 
-        A server that does not answer is left to the next heartbeat. Raises Refused when looking is not allowed.
+        ends_at: when the wait is over. A server that does not answer is left to the next heartbeat. Raises Refused when
+        looking is not allowed.
         """
         if env.now() < self._due:
-            return self._due
+            return min(self._due, ends_at)
+        left_s = ends_at - env.now()
+        if left_s < MIN_LOOK_S:
+            return ends_at
         try:
-            cycle = yield from _find(ask, ticket, self._sightings, _Time(env))
+            cycle = yield from _find(ask, ticket, self._sightings, _Time(min(left_s, MAX_LOOK_S), env))
         except Unreachable:
             cycle = ()
         if cycle:
             raise Deadlock(_told(cycle), name=ask.name.shown, cycle=cycle)
         self._due = env.now() + LOOK_EVERY_S * (0.75 + env.jitter() / 4)
-        return self._due
+        return min(self._due, ends_at)
 
 
 class _Time:
-    """How long a look may take: each request as long as any, and all of them together MAX_LOOK_S."""
+    """How long a look may take: each request as long as any, and all of them together `all_s`."""
 
     __slots__ = ("_ends_at", "_env")
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, all_s: float, env: Env) -> None:
         self._env = env
-        self._ends_at = env.now() + MAX_LOOK_S
+        self._ends_at = env.now() + all_s
 
     def by(self) -> float:
         """When to stop waiting for the reply to a request that is sent now."""
