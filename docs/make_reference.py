@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import check, classic, errors, fencing, grants, locks, snapshots
+from lockfast import check, classic, errors, fencing, grants, locks, snapshots, waitfor
 from lockfast.check import io as histories
 from lockfast.check.record import Recorder
-from lockfast.cli import lab, sim
+from lockfast.cli import deadlocks, lab, sim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,10 @@ CLASSIC = """The textbook algorithms. What each is and how it fails: [explanatio
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
 TAIL = """## Command line
 
-`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`,
+`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`, `lockfast deadlocks`,
 `lockfast server start|status|stop`, `lockfast lab` and `lockfast sim`. Each has a `--help`; data goes to stdout, talk
-to stderr, and `ls`, `show`, `lab` and `sim` have `--json` for programs. Names are typed and printed with `|` between
-their parts, and `%XX` for braces, `%` and `|`.
+to stderr, and `ls`, `show`, `deadlocks`, `lab` and `sim` have `--json` for programs. Names are typed and printed with
+`|` between their parts, and `%XX` for braces, `%` and `|`.
 
 | exit code of `run` | |
 |---|---|
@@ -142,7 +142,14 @@ def page() -> str:
         "",
     ]
     lines += ["## Snapshots", ""]
-    for each in (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken):
+    for each in (
+        snapshots.Snapshot,
+        snapshots.Holder,
+        snapshots.Waiter,
+        snapshots.Owner,
+        snapshots.Broken,
+        waitfor.Step,
+    ):
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
@@ -151,7 +158,8 @@ def page() -> str:
             continue
         lines += [f"### `{name}`", "", inspect.cleandoc(error.__doc__ or ""), ""]
     lines += _fencing() + _classics() + _checkers()
-    verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
+    verbs = describe_verb("deadlocks", deadlocks.add_arguments)
+    verbs += describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
     return "\n".join([*lines, TAIL.replace("LAB\n", "\n".join([*verbs, ""]))])
 
 

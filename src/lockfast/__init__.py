@@ -12,6 +12,7 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 from lockfast._version import __version__
 from lockfast.errors import (
     Conflict,
+    Deadlock,
     LeaseLost,
     LockfastError,
     Misused,
@@ -28,6 +29,7 @@ from lockfast.transactions import Outcome
 
 __all__ = [
     "Conflict",
+    "Deadlock",
     "Grant",
     "Grants",
     "LeaseLost",

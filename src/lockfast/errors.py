@@ -2,6 +2,7 @@
 
     LockfastError
     ├── NotAcquired   (TimeoutError)      waited, did not get it       → try later, or shed the work
+    ├── Deadlock                          waits in a circle            → release what you hold, start again
     ├── LeaseLost                         had it, no longer sure of it → stop now, do not commit
     ├── Stale                             a newer holder has written   → stop now, roll back
     ├── NotHeld                           nothing here to release      → fix the calling code
@@ -16,6 +17,11 @@ Bad arguments are plain `ValueError` and `TypeError`, raised before anything is 
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockfast.waitfor import Cycle
 
 
 class LockfastError(Exception):
@@ -32,6 +38,20 @@ class NotAcquired(LockfastError, TimeoutError):
         super().__init__(message)
         self.name = name
         self.waited_s = waited_s
+
+
+class Deadlock(LockfastError):
+    """The acquire waited in a circle: for others who wait, in the end, for what this thread or task holds.
+
+    Release what you hold and start again; nothing is left in the queue. Of each circle only the youngest waiter is
+    told, so that the others can go on. `name` is what was waited for; `cycle` has a step for each waiter of the circle:
+    `who`, `waits_for`, `held_by`, beginning with this one. In a circle of one it waits for itself: mend the code.
+    """
+
+    def __init__(self, message: str, *, name: str = "", cycle: Cycle = ()) -> None:
+        super().__init__(message)
+        self.name = name
+        self.cycle = cycle
 
 
 class LeaseLost(LockfastError):

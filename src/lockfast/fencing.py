@@ -177,7 +177,7 @@ def _read(fence: object) -> Fence:
         hold.check()
         if hold.ask.kind == "semaphore" or hold.ask.weight < hold.ask.limit:
             raise Misused(f"{fence!r} can be shared, and its fence only identifies it: hold a lock, or write()")
-        return Fence(names.printed(hold.ask.name), hold.fence)
+        return Fence(names.spelled(hold.ask.name)[1], hold.fence)
     if not isinstance(fence, Fence):
         raise TypeError(f"fence is a grant, or fencing.Fence(name, number), got {fence!r}")
     name, number = fence

@@ -42,6 +42,7 @@ class Options(NamedTuple):
     cancel_on_loss: bool
     grace: float
     max_hold: float | None
+    detect: bool
 
 
 class LockBase(Generic[D, G]):
@@ -71,9 +72,11 @@ class LockBase(Generic[D, G]):
         ask_for: Callable[[Name, object, object], Ask],
         options: Options,
     ) -> None:
-        lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold = options
+        lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect = options
         if not isinstance(renew, bool):
             raise TypeError(f"renew must be True or False, got {renew!r}")
+        if not isinstance(detect, bool):
+            raise TypeError(f"detect must be True or False, got {detect!r}")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost must be callable, got {on_lost!r}")
         if not self.MAY_AWAIT and getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
@@ -86,6 +89,7 @@ class LockBase(Generic[D, G]):
         if self._max_hold_s is not None:
             lease = min(specs.lease_seconds(lease), self._max_hold_s)
         self._ask = ask_for(names.make(prefix, parts), lease, grace)
+        self._ask.detect = detect
         self._wait_s = specs.wait_seconds(wait)
         self._renew = renew
         self._on_lost = on_lost
@@ -123,6 +127,7 @@ class LockBase(Generic[D, G]):
                 self._cancel_on_loss,
                 self._ask.grace_ms / 1000,
                 self._max_hold_s,
+                self._ask.detect,
             ),
         )
 

@@ -69,9 +69,10 @@ def _escape(odd: re.Match[str]) -> str:
     return f"%{ord(odd[0]):02X}"
 
 
-def printed(name: Name) -> str:
-    """The printed form of a name that is ready for use. Other than `shown` it tells any two names apart."""
-    return name.keys[0].partition("{")[2][:-1]
+def spelled(name: Name) -> tuple[str, str]:
+    """The prefix and the printed form of a name."""
+    prefix, _, rest = name.keys[0].partition(":{")
+    return prefix, rest[:-1]
 
 
 def split(printed: str) -> Parts:
@@ -100,6 +101,11 @@ def channel(prefix: str, client_id: str) -> str:
 def ran_key(name: Name, operation: str) -> str:
     """The key under which the replies of one guard are kept for a moment."""
     return f"{name.keys[0]}:ran:{operation}"
+
+
+def waits_key(prefix: str, agent: str) -> str:
+    """Where a thread or task that detects deadlocks announces what it waits for."""
+    return f"{prefix}:waits:{agent}"
 
 
 def check_prefix(prefix: str) -> str:

@@ -13,7 +13,7 @@ import lockfast.sync
 CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "WriteLock", "RLock", "Locks", "Grants"]
 CLASSES += ["Transaction"]
 AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"}
-AWAITED |= {"downgrade", "resize", "guard", "revoke", "wait_revoked", "export", "adopt", "transaction"}
+AWAITED |= {"downgrade", "resize", "guard", "revoke", "wait_revoked", "export", "adopt", "transaction", "deadlocks"}
 AWAITED_OF = {"Transaction": {"get", "read"}}  # and those of one class alone
 OTHER_NAMES = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 SPECIAL = {"__enter__", "__exit__", "__call__", "__init__", "__repr__"}

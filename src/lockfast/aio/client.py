@@ -14,7 +14,7 @@ from lockfast.aio.transaction import run as run_transaction
 from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.plain_aio import PlainAsyncio
 from lockfast.errors import LockfastError
-from lockfast.flows import asks, handing, looking
+from lockfast.flows import asks, deadlocks, handing, looking
 from lockfast.flows.transaction import LEASE_S
 from lockfast.locks import Options
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lockfast.aio.transaction import Function
     from lockfast.snapshots import Snapshot
     from lockfast.transactions import Outcome
+    from lockfast.waitfor import Cycle
 
 R = TypeVar("R")
 
@@ -63,6 +64,7 @@ class Lockfast:
         cancel_on_loss: bool = True,
         grace: float = 0.0,
         max_hold: float | None = None,
+        detect: bool = False,
     ) -> Lock:
         """A lock that one holder at a time can have, first come, first served.
 
@@ -70,7 +72,8 @@ class Lockfast:
         lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
         takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in the loop,
         when the hold is no longer sure; it may be async. cancel_on_loss: cancel the body of an `async with` then,
-        which raises LeaseLost.
+        which raises LeaseLost. detect: while waiting, look for a deadlock; the youngest waiter of the circle raises
+        Deadlock. All waiters of the circle must ask for it.
 
         grace: seconds more than the lease that the name stays closed if the hold was not given back, for what its
         holder had under way when it gave up. max_hold: seconds after which the hold is lost although it was renewed,
@@ -78,7 +81,7 @@ class Lockfast:
 
         Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Lock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def semaphore(
@@ -94,6 +97,7 @@ class Lockfast:
         cancel_on_loss: bool = True,
         grace: float = 0.0,
         max_hold: float | None = None,
+        detect: bool = False,
     ) -> Semaphore:
         """Up to `limit` permits at once, first come, first served; nobody overtakes one that waits for several.
 
@@ -104,7 +108,7 @@ class Lockfast:
         Raises TypeError or ValueError for arguments that cannot work; an acquire raises Refused when the name is in
         use with another limit.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
 
     def rwlock(
@@ -118,13 +122,14 @@ class Lockfast:
         cancel_on_loss: bool = True,
         grace: float = 0.0,
         max_hold: float | None = None,
+        detect: bool = False,
     ) -> RWLock:
         """Many readers or one writer, first come, first served, so that neither starves.
 
         `read()` and `write()` are what is acquired; readers that follow each other are let in together. The options
         are those of `lock`.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return RWLock(self._driver, self._prefix, (name, *parts), options)
 
     def rlock(
@@ -138,13 +143,14 @@ class Lockfast:
         cancel_on_loss: bool = True,
         grace: float = 0.0,
         max_hold: float | None = None,
+        detect: bool = False,
     ) -> RLock:
         """A lock that the task which holds it may acquire again, as often as it likes; each acquire is released once.
 
         All entries share one hold and its fence. To others it is a lock like any other, also to one made by `lock`
         of the same name. The options are those of `lock`; the first entry's count.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return RLock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def locks(self, *things: str | Lock, wait: float | None = None, lease: float = 30.0) -> Locks:
@@ -196,6 +202,15 @@ class Lockfast:
         made = names.make(self._prefix, (name, *parts))
         return await self._driver.run(looking.inspect(made, self._driver.env))
 
+    async def deadlocks(self) -> tuple[Cycle, ...]:
+        """Every deadlock of this server and prefix, one circle of waiters for each; empty if there is none.
+
+        Also those of waiters that do not detect any. Looks at all names, and at those of a circle twice, some seconds
+        apart. Changes nothing: stop one of the waiters, or `break_lock` one of the names.
+        """
+        self._driver.enter()
+        return await self._driver.run(deadlocks.find(self._prefix, self._driver.env))
+
     async def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
         """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
 
@@ -230,7 +245,9 @@ class Lockfast:
         answer: then the hold is given back as far as it was taken over.
         """
         told = handing.read(text, self._prefix)
-        options = Options(told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s)
+        options = Options(
+            told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s, False
+        )
         lock = Lock(self._driver, self._prefix, told.parts, told.ask_for, options)
         lock._told = told
         return await lock._acquire(None)

@@ -22,6 +22,7 @@ Locks on Redis and Valkey for commands: one at a time, across machines.
   lockfast show NAME            who holds it, who waits, in order
   lockfast revoke NAME          ask whoever has it to let go
   lockfast break NAME           take a hold away from whoever has it
+  lockfast deadlocks            who waits in a circle, so that none can go on
   lockfast server status        the embedded server: this user on this host only
   lockfast lab                  how each textbook lock fails, and why this one does not
   lockfast sim                  run the lock itself through simulated faults
@@ -121,6 +122,10 @@ def _dispatch(arguments: list[str]) -> int:
         from lockfast.cli.break_ import break_
 
         return break_(options)
+    if options.verb == "deadlocks":
+        from lockfast.cli.deadlocks import deadlocks
+
+        return deadlocks(options)
     if options.verb == "server":
         from lockfast.cli.server import server
 
@@ -254,6 +259,12 @@ def _parser(verb: str) -> _Parser:
     )
     revoking.add_argument("name", metavar="NAME")
     _add_url(revoking)
+    circles = verbs.add_parser("deadlocks")
+    if verb == "deadlocks":
+        from lockfast.cli.deadlocks import add_arguments
+
+        add_arguments(circles)
+        _add_url(circles)
     server = verbs.add_parser(
         "server",
         description="The embedded server of this user on this host. It starts by itself when it is needed and stops\n"

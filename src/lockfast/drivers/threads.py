@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,7 @@ from lockfast.drivers import forks, wire
 from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_threads import Hub
-from lockfast.drivers.identity import new_client_id, new_ticket, owner_text
+from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
@@ -65,7 +64,7 @@ class Threads:
 
     def new_ticket(self) -> str:
         """A ticket for the thread that asks."""
-        return new_ticket(self._id, threading.get_ident())
+        return new_ticket(self._id, agent_of_thread())
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""

@@ -28,6 +28,7 @@ class Ask:
         "_admit",
         "_ask_once",
         "_me",
+        "detect",
         "grace_ms",
         "kind",
         "lease_ms",
@@ -46,6 +47,7 @@ class Ask:
         self.lease_s = lease_s
         self.lease_ms = round(lease_s * 1000)
         self.grace_ms = round(grace_s * 1000)
+        self.detect = False  # whether a waiter looks for deadlocks; see detection.py
         self.leave = Bound(LEAVE, name, (self.lease_ms + self.grace_ms, 0, ""))
         self._me: tuple[str, str] | None = None
         self._admit = self._ask_once = self.leave  # until `admit` has seen who is asking

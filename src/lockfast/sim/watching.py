@@ -131,7 +131,7 @@ class Watch:
                 self._say(f"{ticket} waits for {name!r}, place {place}")
 
     def _record(self, what: str, name: str, ticket: str, limit: int, standing: Standing | None, note: str = "") -> None:
-        client = ticket.rpartition(".")[0]
+        client = ticket.partition(".")[0]
         if standing is None:
             self._node.world.record(what, name=name, ticket=ticket, client=client, limit=limit)
             return
