@@ -15,10 +15,12 @@ import lockfast.compat
 import lockfast.compat.aio
 from kit.sides import AsyncioSide
 from lockfast import Lockfast
+from lockfast.compat import shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kit.proxy import Proxy, ProxyFor
     from kit.servers import Server
     from kit.sides import Side
 
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 class Locks:
     """Makes locks of one implementation, on one side, and meddles with them."""
 
-    def __init__(self, implementation: str, side: Side, server: Server) -> None:
+    def __init__(self, implementation: str, side: Side, server: Server, url: str = "") -> None:
         self.is_ours = implementation == "lockfast"
+        self._url = url or server.url
         self.side = side
         self.server = server
         self._spy = Lockfast(server.url)
@@ -35,7 +38,7 @@ class Locks:
 
     def _make_client(self) -> Any:
         kind = redis.asyncio.Redis if isinstance(self.side, AsyncioSide) else redis.Redis
-        return kind.from_url(self.server.url)
+        return kind.from_url(self._url)
 
     def __call__(self, name: str, **options: Any) -> Any:
         """A lock, with the blocking face of `kit.sides` if it is one for asyncio."""
@@ -70,15 +73,6 @@ class Locks:
             return max([holder.lease_left for holder in self._spy.inspect(name).holders], default=0.0)
         left_ms: int = self.server.command("PTTL", name)
         return left_ms / 1000
-
-    def wait_ended(self, name: str) -> None:
-        """Until the holder's time is over."""
-        from kit.servers import wait_until
-
-        if self.is_ours:
-            wait_until(lambda: not self._spy.inspect(name).holders, what="ended")
-        else:
-            wait_until(lambda: not self.server.command("EXISTS", name), what="ended")
 
     def close(self) -> None:
         self._spy.close()
@@ -119,4 +113,17 @@ def ours(side: Side, valkey_server: Server) -> Iterator[Locks]:
     """Makes locks of ours alone, on both sides: for what is different on purpose."""
     made = Locks("lockfast", side, valkey_server)
     yield made
+    made.close()
+
+
+@pytest.fixture
+def proxied(
+    side: Side, valkey_server: Server, proxy_for: ProxyFor, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Locks, Proxy]]:
+    """The same, with a proxy between, and less patience with it."""
+    monkeypatch.setattr(shape, "TIMEOUT_S", 0.3)
+    proxy = proxy_for(valkey_server)
+    made = Locks("lockfast", side, valkey_server, proxy.url)
+    yield made, proxy
+    proxy.heal()
     made.close()

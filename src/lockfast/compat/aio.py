@@ -11,6 +11,7 @@ from lockfast.compat import clients_aio
 from lockfast.compat.clients_aio import aclose
 from lockfast.compat.shape import Shape, Token
 from lockfast.errors import LeaseLost, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.grants import RELEASED
 
 if TYPE_CHECKING:
     from lockfast.aio import Lock as Native
@@ -36,7 +37,7 @@ class TaskTokens:
         mine = [found for task, found in self._entries if me is not None and task() is me]
         if mine:
             return mine[-1]
-        left = [found for task, found in self._entries if _has_ended(task)]
+        left = [found for task, found in self._entries if _has_ended(task) and found.grant._hold.state is not RELEASED]
         return left[0] if len(left) == 1 else None
 
     @token.setter

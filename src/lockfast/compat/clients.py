@@ -10,6 +10,7 @@ import threading
 import weakref
 from typing import Any
 
+from lockfast.compat import shape
 from lockfast.sync import Lockfast
 
 _mutex = threading.RLock()  # re-entrant: the end of another client may be noticed while it is held
@@ -20,7 +21,7 @@ def of(redis: Any) -> Lockfast:
     """The client for locks made with `redis`. Raises TypeError for what is no client of one server."""
     with _mutex:
         if redis not in _clients:
-            lf = Lockfast(redis, label="compat")
+            lf = Lockfast(redis, timeout=shape.TIMEOUT_S, label="compat")
             end = weakref.finalize(redis, _close_beside, lf)
             end.atexit = False
             _clients[redis] = lf, end

@@ -1,7 +1,7 @@
 """One Lockfast client for each redis-py client and event loop that locks are used in.
 
-An async generator keeps it: the loop itself ends such a generator when the loop is shut down, or when the generator
-is garbage-collected together with the redis-py client. Both close the client, in the loop.
+It is closed, in its loop, when the redis-py client is garbage-collected, and at the latest when the loop is shut down:
+a loop then ends every async generator that it knows, so one is kept for this.
 """
 
 from __future__ import annotations
@@ -11,11 +11,48 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from lockfast.aio import Lockfast
+from lockfast.compat import shape
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    Kept = tuple[Lockfast, AsyncGenerator[None, None]]
+
+class Kept:
+    """A client, and what closes it."""
+
+    def __init__(self, redis: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.lf = Lockfast(redis, timeout=shape.TIMEOUT_S, label="compat")
+        self._loop = loop
+        self._closing: asyncio.Task[None] | None = None
+        self._until_shutdown = self._keep()
+        self._no_longer_needed = weakref.finalize(redis, self._close_soon)
+        self._no_longer_needed.atexit = False
+
+    async def begin(self) -> None:
+        """Make the loop know the generator. Does not wait."""
+        await anext(self._until_shutdown)
+
+    async def close(self) -> None:
+        """Close the client, once; whoever calls waits until it is closed."""
+        if self._closing is None:
+            self._no_longer_needed.detach()
+            self._closing = self._loop.create_task(self.lf.aclose(), name="lockfast-compat-close")
+        await asyncio.wait([self._closing])
+        driver = self.lf._driver
+        if not driver.closed:  # the loop is being shut down, and has cancelled that task with all others
+            driver.closing = False  # so that it begins anew
+            await self.lf.aclose()
+
+    async def _keep(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.close()
+
+    def _close_soon(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
+
 
 _clients: weakref.WeakKeyDictionary[Any, dict[asyncio.AbstractEventLoop, Kept]] = weakref.WeakKeyDictionary()
 
@@ -27,11 +64,9 @@ async def of(redis: Any) -> Lockfast:
     if loop not in loops:
         for ended in [other for other in loops if other.is_closed()]:
             del loops[ended]
-        lf = Lockfast(redis, label="compat")
-        keeping = _keeping(lf)
-        loops[loop] = lf, keeping
-        await anext(keeping)  # does not wait: runs up to its yield, which makes the loop know it
-    return loops[loop][0]
+        kept = loops[loop] = Kept(redis, loop)
+        await kept.begin()
+    return loops[loop].lf
 
 
 async def aclose(redis: Any) -> None:
@@ -40,13 +75,6 @@ async def aclose(redis: Any) -> None:
     Locks with a timeout stay until then or until they are released, as with redis-py. Without this it happens when
     the loop is shut down (`asyncio.run` does that) or the redis-py client is garbage-collected.
     """
-    lf, keeping = _clients.get(redis, {}).pop(asyncio.get_running_loop(), (None, None))
-    if lf is not None and keeping is not None:
-        await keeping.aclose()
-
-
-async def _keeping(lf: Lockfast) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await lf.aclose()
+    kept = _clients.get(redis, {}).pop(asyncio.get_running_loop(), None)
+    if kept is not None:
+        await kept.close()

@@ -13,6 +13,7 @@ from lockfast import specs
 from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.grants import GrantView, log
 
+TIMEOUT_S = 2.0  # how long one request may take in all
 RENEWED_LEASE_S = 30.0  # stands for "no timeout": how long the server waits for a holder that died
 MAX_S = specs.MAX_LEASE_S
 REFUSALS = {
@@ -166,7 +167,7 @@ class Shape:
         raise TypeError(f"{type(self.redis).__name__} is no client of redis-py or valkey-py")
 
     def _left_badly(self, error: BaseException | None, failure: Exception) -> bool:
-        """A block ended and its lock was gone. True: raise the failure; False: the body's own error, or a log, tells."""
+        """A block ended and its lock was gone. True: raise the failure; False: the body's error or a log tells."""
         if error is not None:
             error.add_note(f"lockfast: {failure}")
             return False
