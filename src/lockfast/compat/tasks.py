@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from lockfast import errors
 from lockfast.compat.holding import Holding, permits
 from lockfast.errors import LockfastError, NotHeld
 from lockfast.flows import ending
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lockfast.aio import Grant, Lockfast
     from lockfast.aio import Lock as Native
 
+_errors: Any = errors
 __all__ = ["Barrier", "BoundedSemaphore", "Lock", "Semaphore"]
 
 _releasing: set[asyncio.Task[None]] = set()  # all that are under way: a loop holds its tasks weakly
@@ -158,6 +160,8 @@ class Barrier:
     """
 
     def __init__(self, lf: Lockfast, name: str, parties: int, *, lease: float = 30.0) -> None:
+        if isinstance(parties, int) and parties < 1:
+            raise ValueError("parties must be > 0")
         client: Any = lf
         self._native = client.barrier(name, parties=parties, lease=lease)
         self._parties = parties
@@ -173,12 +177,10 @@ class Barrier:
 
         Raises asyncio.BrokenBarrierError when it was reset or aborted meanwhile.
         """
-        from lockfast.errors import BrokenBarrier  # type: ignore[attr-defined]
-
         self._waiting += 1
         try:
             index: int = await self._native.wait(wait=None)
-        except BrokenBarrier as failure:
+        except _errors.BrokenBarrier as failure:
             self._broken = await self._native.broken()
             raise asyncio.BrokenBarrierError(str(failure)) from failure
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from lockfast import specs
+from lockfast import errors, specs
 from lockfast.compat.holding import Holding, permits
 from lockfast.errors import LockfastError, NotAcquired
 from lockfast.flows import ending
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lockfast.sync import Grant, Lockfast
     from lockfast.sync import Lock as Native
 
+_errors: Any = errors
 __all__ = ["Barrier", "BoundedSemaphore", "Lock", "RLock", "Semaphore"]
 
 
@@ -251,6 +252,8 @@ class Barrier:
         *,
         lease: float = 30.0,
     ) -> None:
+        if isinstance(parties, int) and parties < 1:
+            raise ValueError("parties must be > 0")
         client: Any = lf
         self._native = client.barrier(name, parties=parties, lease=lease)
         # Whoever runs the action has the others wait once more.
@@ -269,16 +272,14 @@ class Barrier:
 
         Raises threading.BrokenBarrierError when the time is over (for all), or it was reset or aborted meanwhile.
         """
-        from lockfast.errors import BrokenBarrier  # type: ignore[attr-defined]
-
         wait_s = self._timeout_s if timeout is None else timeout
         try:
-            index: int = self._native.wait(wait=wait_s)
+            index: int = self._native.wait(wait=wait_s)  # in the order of arrival
             if self._action is not None and self._acted is not None:
                 if index == 0:
                     self._act(self._action)
                 self._acted.wait(wait=wait_s)
-        except BrokenBarrier as failure:
+        except (_errors.BrokenBarrier, NotAcquired) as failure:
             raise threading.BrokenBarrierError(str(failure)) from failure
         return index
 
