@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from compat.excluded import ASYNCIO
+from compat import excluded
 from lockfast.aio import Lockfast
 from lockfast.compat import tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kit.servers import Server
 
 pytestmark = pytest.mark.slow
@@ -77,21 +75,16 @@ class OnServer:
     """What every class below has: a client in the loop of each test."""
 
     @pytest.fixture(autouse=True)
-    def _server(self, valkey_server: Server) -> Iterator[None]:
+    def _server(self, valkey_server: Server) -> None:
         Shim.lf = Lockfast(valkey_server.url)
-        yield
 
-    async def asyncTearDown(self) -> None:  # noqa: N802 - unittest calls it so
+    async def asyncTearDown(self) -> None:
         await Shim.lf.aclose()
 
 
 def without_excluded(cases: Any) -> Any:
     """A class decorator: skips what is excluded, by name and with its reason."""
-    kind = cases.__name__.removeprefix("Test")
-    for entry, reason in ASYNCIO.items():
-        name, _, case = entry.partition(".")
-        if name == kind and hasattr(cases, case):
-            setattr(cases, case, pytest.mark.skip(reason=reason)(lambda self: None))
+    excluded.apply(cases, excluded.ASYNCIO)
     return cases
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from compat.excluded import THREADS
+from compat import excluded
 from lockfast import Lockfast
 from lockfast.compat import threads
 
@@ -42,11 +43,7 @@ def _client(valkey_server: Server) -> Iterator[None]:
 
 def without_excluded(cases: Any) -> Any:
     """A class decorator: skips what is excluded, by name and with its reason."""
-    kind = cases.__name__.removeprefix("Test")
-    for entry, reason in THREADS.items():
-        name, _, case = entry.partition(".")
-        if name == kind and hasattr(cases, case):
-            setattr(cases, case, pytest.mark.skip(reason=reason)(lambda self: None))
+    excluded.apply(cases, excluded.THREADS)
     return cases
 
 
@@ -78,10 +75,9 @@ class TestBoundedSemaphore(OnServer, lock_tests.BoundedSemaphoreTests):  # type:
 class TestCondition(OnServer, lock_tests.ConditionTests):  # type: ignore[misc]
     """A local `threading.Condition` on one of our locks."""
 
-    def condtype(self, lock: Any = None) -> Any:
-        import threading
-
-        return threading.Condition(threads.RLock(self.lf, self.fresh()) if lock is None else lock)
+    def condtype(self, lock: Any = None) -> threading.Condition:
+        own: Any = threads.RLock(self.lf, self.fresh())
+        return threading.Condition(lock or own)
 
 
 @pytest.mark.skipif(not hasattr(Lockfast, "barrier"), reason="Lockfast has no barrier yet")

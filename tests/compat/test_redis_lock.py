@@ -337,3 +337,12 @@ def test_signatures_are_those_of_redis_py(mine: Any, theirs: Any) -> None:
         assert list(here.parameters) == list(there.parameters), member
         assert [p.default for p in here.parameters.values()] == [p.default for p in there.parameters.values()], member
         assert [p.kind for p in here.parameters.values()] == [p.kind for p in there.parameters.values()], member
+
+
+def test_redis_clients_make_it_when_they_are_told_the_class(locks: Locks, name: str) -> None:
+    if locks.side.name == "asyncio":
+        pytest.skip("the same code of redis-py")
+    kind = lockfast.compat.Lock if locks.is_ours else redis.lock.Lock
+    with locks.client.lock(name, timeout=10, lock_class=kind) as lock:
+        assert type(lock) is kind
+        assert lock.owned()

@@ -59,13 +59,20 @@ class _Held:
     def release(self) -> None:
         """Give back what a task acquired by this object; see the head of this module for what becomes of it."""
         grant = self._take()
+        hold, keeper = grant._hold, grant._driver.keeper
         is_lost = grant.lost
-        task = asyncio.get_running_loop().create_task(_release(grant), name="lockfast-release")
-        for running in (self._leaving, _releasing):
-            running.add(task)
-            task.add_done_callback(running.discard)
+        try:
+            is_to_be_sent = ending.begin(hold, keeper)
+        except NotHeld:
+            return  # the client was closed, and has given it back
+        if is_to_be_sent:
+            keeper.ledger.unconfirmed[hold.ticket] = hold  # a client that is closed before the task begins sends it
+            task = asyncio.get_running_loop().create_task(_finish(grant), name="lockfast-release")
+            for running in (self._leaving, _releasing):
+                running.add(task)
+                task.add_done_callback(running.discard)
         if is_lost:
-            raise grant._hold.loss()
+            raise hold.loss()
 
     async def __aenter__(self) -> None:
         await self.acquire()
@@ -86,16 +93,21 @@ class _Held:
         return self._holding.take(asyncio.current_task())[0]
 
 
-async def _release(grant: Grant) -> None:
-    was_lost = grant.lost
+async def _finish(grant: Grant) -> None:
+    """The rest of a plain release."""
+    hold, driver = grant._hold, grant._driver
+    if driver.closing:
+        return
+    was_lost = bool(hold.why_lost)
     try:
-        await grant.release()
-    except NotHeld:
-        pass  # the client was closed meanwhile, and has given it back
+        await driver.run(ending.finish(hold, driver.keeper, driver.env))
     except LockfastError as failure:
-        if ending.conclude(grant._hold, grant._driver.keeper, None, failure) and not was_lost:
+        if not ending.conclude(hold, driver.keeper, None, failure):
+            return  # not confirmed: the keeper goes on
+        if not was_lost:
             words = f"a lock was lost before it was released: {failure}"
             asyncio.get_running_loop().call_exception_handler({"message": words, "exception": failure})
+    driver.keeper.ledger.unconfirmed.pop(hold.ticket, None)
 
 
 class Lock(_Held):
