@@ -1,7 +1,8 @@
 """CPython's own tests of asyncio's locks (`test.test_asyncio.test_locks`), run on those of `lockfast.compat.tasks`.
 
-They name `asyncio.Lock` in their bodies, so a copy of the module gets an `asyncio` of its own. There, `sleep(0)` takes
-a moment: with it the tests let other tasks run until they have to wait, and ours get there by a round trip each.
+They name `asyncio.Lock` in their bodies, so a copy of the module gets an `asyncio` of its own. There, `sleep(0)` waits
+until the server owes nothing: with it the tests let other tasks run until they have to wait, and ours get there by
+round trips.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kit.servers import Server
 
 pytestmark = pytest.mark.slow
-A_MOMENT_S = 0.03
+QUIET_LOOKS = 3  # in a row, as a push may be on its way
 _numbers = itertools.count(1)
 
 
@@ -48,7 +49,14 @@ class Shim:
 
     @staticmethod
     async def sleep(delay_s: float) -> None:
-        await asyncio.sleep(delay_s or A_MOMENT_S)
+        if delay_s:
+            await asyncio.sleep(delay_s)
+            return
+        quiet = 0
+        while quiet < QUIET_LOOKS:
+            await asyncio.sleep(0.005)
+            driver = Shim.lf._driver
+            quiet = 0 if driver._linking or any(link._owed for link in driver._links) else quiet + 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from compat.conftest import Locks
     from kit.proxy import Proxy
     from kit.servers import Server
-    from kit.sides import Side
 
 
 def test_its_keys_are_lockfasts_and_not_those_of_redis_py(ours: Locks, name: str) -> None:
@@ -328,16 +327,22 @@ def test_bare_bytes_of_a_token_are_no_proof(ours: Locks, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_forked_child_does_not_release_the_lock_of_its_parent(valkey_server: Server, name: str) -> None:
     with redis.Redis.from_url(valkey_server.url) as client:
-        lock = lockfast.compat.Lock(client, name)
+        lock = lockfast.compat.Lock(client, name, timeout=20)
         lock.acquire()
+        lock._extending.acquire()  # as if another thread were in the middle of it
+        clients._mutex.acquire()
 
         def child() -> None:
             assert not lock.owned()
+            with pytest.raises(LockNotOwnedError):
+                lock.extend(10)
             with pytest.raises(LockNotOwnedError):
                 lock.release()
             assert lock.acquire(blocking=False) is False
 
         in_child(child)
+        clients._mutex.release()
+        lock._extending.release()
         assert lock.owned()
         lock.release()
         lockfast.compat.close(client)
@@ -391,9 +396,8 @@ def test_nothing_is_left_when_the_redis_client_is_garbage(valkey_server: Server,
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_the_redis_client_of_a_loop_is_garbage(side: Side, valkey_server: Server) -> None:
-    if not isinstance(side, AsyncioSide):
-        pytest.skip("this is about loops")
+@pytest.mark.parametrize("side", ["asyncio"], indirect=True)
+def test_nothing_is_left_when_the_redis_client_of_a_loop_is_garbage(side: AsyncioSide, valkey_server: Server) -> None:
     clients_before = valkey_server.connections()
 
     async def work() -> None:

@@ -279,12 +279,11 @@ def prolong(lock: Any, verb: str) -> None:
         lock.reacquire()
 
 
+@pytest.mark.parametrize("side", ["threads"], indirect=True)  # tests of tasks are in test_differences.py
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_token_is_seen_by_other_threads_only_if_it_is_not_thread_local(
     locks: Locks, name: str, thread_local: bool
 ) -> None:
-    if locks.side.name == "asyncio":
-        pytest.skip("one thread; tests of tasks are in test_differences.py")
     lock = locks(name, thread_local=thread_local)
     lock.acquire()
     seen: list[object] = []
@@ -305,11 +304,10 @@ def test_waiting_thread_does_not_touch_the_token_of_the_holder(locks: Locks, nam
 
 
 def test_errors_carry_the_name_of_the_lock(locks: Locks, name: str) -> None:
-    if locks.side.name == "asyncio" and not locks.is_ours:
-        pytest.skip("redis-py tells it in threads only")
     with pytest.raises(LockError) as raised:
         locks(name).release()
-    assert raised.value.lock_name == name
+    if locks.is_ours or locks.side.name == "threads":  # redis-py for asyncio does not tell
+        assert raised.value.lock_name == name
 
 
 def test_settings_are_attributes(locks: Locks, name: str) -> None:
@@ -339,9 +337,8 @@ def test_signatures_are_those_of_redis_py(mine: Any, theirs: Any) -> None:
         assert [p.kind for p in here.parameters.values()] == [p.kind for p in there.parameters.values()], member
 
 
+@pytest.mark.parametrize("side", ["threads"], indirect=True)
 def test_redis_clients_make_it_when_they_are_told_the_class(locks: Locks, name: str) -> None:
-    if locks.side.name == "asyncio":
-        pytest.skip("the same code of redis-py")
     kind = lockfast.compat.Lock if locks.is_ours else redis.lock.Lock
     with locks.client.lock(name, timeout=10, lock_class=kind) as lock:
         assert type(lock) is kind

@@ -6,6 +6,7 @@ garbage collection may strike at any line. Nothing is sent when the process ends
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -39,6 +40,16 @@ def close(redis: Any) -> None:
     if lf is not None and end is not None:
         end.detach()
         lf.close()
+
+
+def _forget() -> None:
+    """In a forked child: whoever had the mutex is not in this process. The clients forget by themselves."""
+    global _mutex
+    _mutex = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _close_beside(lf: Lockfast) -> None:

@@ -125,7 +125,12 @@ class Shape:
             raise self._lock_error(f"Cannot {verb} an unlocked lock")
         if self.timeout is None:
             raise self._lock_error(f"Cannot {verb} a lock with no timeout")
-        return self.grant or self._gone(verb)
+        grant = self.grant or self._gone(verb)
+        try:
+            grant.check()
+        except LockfastError as failure:
+            self._gone(verb, failure)
+        return grant
 
     def _extended_s(self, grant: GrantView[Any], additional_time: Any, replace_ttl: bool) -> float:
         """The lease that an `extend` asks for."""
