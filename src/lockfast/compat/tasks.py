@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _errors: Any = errors
 __all__ = ["Barrier", "BoundedSemaphore", "Lock", "Semaphore"]
 
-_releasing: set[asyncio.Task[None]] = set()  # all that are under way: a loop holds its tasks weakly
-
 
 class _Held:
     """What locks and semaphores have in common: grants in the object, and releases that nobody awaits."""
@@ -40,7 +38,7 @@ class _Held:
     def __init__(self, native: Native) -> None:
         self._native = native
         self._holding: Holding[Grant] = Holding()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Future[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} object at {id(self):#x} [{self._state()}]>"
@@ -59,16 +57,16 @@ class _Held:
     def release(self) -> None:
         """Give back what a task acquired by this object; see the head of this module for what becomes of it."""
         grant = self._take()
-        hold, keeper = grant._hold, grant._driver.keeper
+        hold, driver = grant._hold, grant._driver
         is_lost = grant.lost
         try:
-            is_to_be_sent = ending.begin(hold, keeper)
+            is_to_be_sent = ending.begin(hold, driver.keeper)
         except NotHeld:
             return  # the client was closed, and has given it back
         if is_to_be_sent:
-            keeper.ledger.unconfirmed[hold.ticket] = hold  # a client that is closed before the task begins sends it
             task = asyncio.get_running_loop().create_task(_finish(grant), name="lockfast-release")
-            for running in (self._leaving, _releasing):
+            running: set[asyncio.Future[Any]]
+            for running in (self._leaving, driver._undoing):  # the client waits for the latter when it is closed
                 running.add(task)
                 task.add_done_callback(running.discard)
         if is_lost:
@@ -96,18 +94,14 @@ class _Held:
 async def _finish(grant: Grant) -> None:
     """The rest of a plain release."""
     hold, driver = grant._hold, grant._driver
-    if driver.closing:
-        return
     was_lost = bool(hold.why_lost)
     try:
         await driver.run(ending.finish(hold, driver.keeper, driver.env))
     except LockfastError as failure:
-        if not ending.conclude(hold, driver.keeper, None, failure):
-            return  # not confirmed: the keeper goes on
-        if not was_lost:
+        # Not confirmed: the keeper goes on.
+        if ending.conclude(hold, driver.keeper, None, failure) and not was_lost:
             words = f"a lock was lost before it was released: {failure}"
             asyncio.get_running_loop().call_exception_handler({"message": words, "exception": failure})
-    driver.keeper.ledger.unconfirmed.pop(hold.ticket, None)
 
 
 class Lock(_Held):
