@@ -31,6 +31,7 @@ LAYERS = {
     "check": ("flows", "drivers", "sync", "aio", "cli", "classic", "sim", "lab"),
     "classic": ("sync", "aio", "cli", "sim", "check", "lab"),
     "sim": ("sync", "aio", "cli", "classic", "lab"),
+    "compat": ("cli", "classic", "sim", "check", "lab"),
     "lab": ("aio", "cli"),
     "errors": ("flows", "drivers", "sync", "aio", "cli"),
     "names": ("flows", "drivers", "sync", "aio", "cli"),
