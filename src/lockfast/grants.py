@@ -45,6 +45,7 @@ class Hold:
     state = HELD
     why_lost = ""
     leave_sent = False  # a `leave` may have reached the server without our knowing
+    leaving = False  # a release is under way at this moment
     told = False  # whether the caller knows that it is released
     orphaned = False  # nobody can release it any more: the grant was garbage-collected
     on_end: tuple[Callable[[], object], ...] = ()
@@ -166,7 +167,9 @@ class Hold:
                     self.told = True  # the caller tries a second time what was finished behind its back
                     return False
                 raise self._released()
-            self.state = LEAVING
+            if self.leaving:  # another thread or task is at it: what it takes away is no loss
+                self.leave_sent = True
+            self.state, self.leaving = LEAVING, True
             listeners, self.on_end = self.on_end, ()
         for listener in listeners:
             listener()
@@ -175,7 +178,7 @@ class Hold:
     def end_leave(self, stood: bool, told: bool) -> None:
         """The server has confirmed. stood: the hold was there until now. told: the caller is about to know."""
         with self.era.mutex:
-            self.state = RELEASED
+            self.state, self.leaving = RELEASED, False
             self.told = told
             if not stood and not self.why_lost:
                 self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"

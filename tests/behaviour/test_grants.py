@@ -17,6 +17,7 @@ from lockfast import Lockfast as SyncLockfast
 from lockfast.clock import now
 
 if TYPE_CHECKING:
+    from kit.proxy import Proxy
     from kit.servers import Server
     from kit.sides import Side
     from lockfast.sync import Lockfast
@@ -51,6 +52,20 @@ def test_second_release_is_not_held(lf: Lockfast, other: Lockfast, name: str) ->
             grant.extend()
         assert holder(lf, name) == now_held.ticket
     assert not grant.lost, "it was given back, not lost"
+
+
+def test_two_releases_at_the_same_time_are_one(side: Side, proxy: Proxy, name: str) -> None:
+    with side.client(proxy.url) as lf:
+        grant = lf.lock(name).acquire()
+        late = proxy.when("EVALSHA", containing=grant.ticket).delay_reply()
+        first = side.spawn(grant.release)
+        late.wait_hit()  # the server has let it go, and the first does not know yet
+        second = side.spawn(grant.release)
+        if side.name == "threads":
+            second.result()
+        late.let_go()
+        assert [first.error(), second.error()] == [None, None]
+        assert not grant.lost
 
 
 def test_release_inside_the_block_is_enough(lf: Lockfast, name: str) -> None:

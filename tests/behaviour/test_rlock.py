@@ -169,3 +169,10 @@ def test_loss_cancels_the_bodies_of_a_task_and_is_told(aside: AsyncioSide, serve
                     await asyncio.sleep(10)
 
     aside.run(work())
+
+
+def test_names_that_only_look_alike_are_not_entered_again(lf: Lockfast, other: Lockfast, name: str) -> None:
+    taken = other.lock(f"{name}|b").acquire()
+    with lf.rlock(name, "b"):
+        assert lf.rlock(f"{name}|b").try_acquire() is None
+    taken.release()

@@ -43,7 +43,7 @@ class Asyncio:
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
-        self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by name and task
+        self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by key and task
         self.era = Era()
         self._id = new_client_id()
         own_channel = channel(prefix, self._id)

@@ -56,7 +56,7 @@ class Threads:
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
-        self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by name and thread
+        self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by key and thread
         self._free: list[Connection] = []
         self._lingering: list[tuple[float, Connection]] = []
         self.hub = Hub(self.env, own_channel, self.connect)

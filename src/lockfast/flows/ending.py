@@ -46,11 +46,13 @@ def finish(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
         raise
     except Unreachable as failure:
         hold.leave_sent = hold.leave_sent or failure.sent
+        hold.leaving = False
         if hold.why_lost:
             raise hold.loss() from failure
         raise
     except BaseException:
         hold.leave_sent = True  # it may be on its way
+        hold.leaving = False
         keeper.finish(hold)
         raise
     end(hold, stood)

@@ -65,10 +65,10 @@ class WriteLock(Lock):
     __slots__ = ()
 
     def _acquire(self, wait_s: float | None) -> Grant:
-        me, name = threading.current_thread(), self._ask.name.shown
+        me, keys = threading.current_thread(), self._ask.name.keys
         for hold in list(self._driver.keeper.ledger.holds.values()):
-            if hold.by is me and hold.ask.name.shown == name and hold.ask.weight == READER and hold.state is HELD:
+            if hold.by is me and hold.ask.name.keys == keys and hold.ask.weight == READER and hold.state is HELD:
                 raise Misused(
-                    f"{name!r}: a reader cannot become the writer, it would wait for itself: release the read first"
+                    f"{self.name!r}: a reader cannot become the writer, it would wait for itself: release first"
                 )
         return super()._acquire(wait_s)
