@@ -68,7 +68,6 @@ class WriteLock(Lock):
         me, keys = threading.current_thread(), self._ask.name.keys
         for hold in list(self._driver.keeper.ledger.holds.values()):
             if hold.by is me and hold.ask.name.keys == keys and hold.ask.weight == READER and hold.state is HELD:
-                raise Misused(
-                    f"{self.name!r}: a reader cannot become the writer, it would wait for itself: release first"
-                )
+                words = "a reader cannot become the writer, it would wait for itself: release the read first"
+                raise Misused(f"{self.name!r}: {words}")
         return super()._acquire(wait_s)
