@@ -10,12 +10,32 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
 from lockfast._version import __version__
-from lockfast.errors import LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
-from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
+from lockfast.errors import BrokenBarrier, LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.flows.election import Leader
+from lockfast.sync import (
+    Barrier,
+    Election,
+    Grant,
+    Grants,
+    Latch,
+    Leadership,
+    Lock,
+    Lockfast,
+    Locks,
+    RLock,
+    RWLock,
+    Semaphore,
+)
 
 __all__ = [
+    "Barrier",
+    "BrokenBarrier",
+    "Election",
     "Grant",
     "Grants",
+    "Latch",
+    "Leader",
+    "Leadership",
     "LeaseLost",
     "Lock",
     "Lockfast",

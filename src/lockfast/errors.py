@@ -6,6 +6,7 @@
     ├── NotHeld                           nothing here to release      → fix the calling code
     ├── Unreachable   (ConnectionError)   no answer from the server    → `.sent` tells if it may have run
     ├── Refused                           the server answered "no"     → its words are in the message
+    ├── BrokenBarrier                     a party is missing           → reset the barrier, or give up
     └── Misused       (RuntimeError)      closed client, wrong loop    → fix the calling code
 
 Bad arguments are plain `ValueError` and `TypeError`, raised before anything is sent.
@@ -72,6 +73,18 @@ class Refused(LockfastError):
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class BrokenBarrier(LockfastError):
+    """The barrier is broken: a party that waited died, gave up or was cancelled, or somebody called abort() or reset().
+
+    Nobody of this generation passes. Agree on whether to go on: `reset()` makes the barrier whole for everybody, and
+    until then every `wait()` raises this. `name` is the barrier's name.
+    """
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class Misused(LockfastError, RuntimeError):
