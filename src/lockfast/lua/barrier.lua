@@ -118,11 +118,11 @@ if verb == 'abort' then
 end
 
 if not is_here then
-  if known > 0 then
-    if has_passed then return answer(1, known, 0, 0) end
+  if has_passed then return answer(1, known, 0, 0) end
+  if known > 0 or standing == 'broken' then
+    is_over_now(ticket) -- an earlier request of it may still be under way, and must not arrive after a reset
     return answer(-1, fence, 0, 0)
   end
-  if standing == 'broken' then return answer(-1, fence, 0, 0) end
 end
 holder_end = math.max(holder_end, now + lease + DAY)
 local index = stand(ticket, ARGV[4], ARGV[5], lease)
