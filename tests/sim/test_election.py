@@ -72,11 +72,11 @@ class Seen(Book):
         world.run(world.now + SOON_S)
         self._expect("final#1")
         final.crash()
-        world.run(world.now + 1.0 + SOON_S)
+        world.run(world.now + 3.0 + SOON_S)
         self._expect(None)
 
     def _lead(self, client: Client) -> Steps:
-        candidacy = Candidacy(made(NAME), 1.0, "final#0")
+        candidacy = Candidacy(made(NAME), 3.0, "final#0")
         return (yield Run(election.campaign(candidacy, None, client.env, Campaigns(client, lambda _: None))))
 
     def _say(self, client: Client, hold: Hold) -> Steps:
@@ -185,12 +185,12 @@ def play(seed: int, choices: dict[str, Any]) -> Any:
 
 @pytest.mark.slow
 def test_elections_break_no_promise() -> None:
-    books = [play(seed, SMALL) for seed in range(300)]
+    books = [play(seed, SMALL | {"clients": 2 + seed % 2}) for seed in range(300)]
     found = [f"seed {book.run.plan.seed}: {why}" for book in books for why in book.found]
     assert not found, "\n".join(found[:20])
-    assert sum(book.leaderships for book in books) > 4 * len(books)
+    assert sum(book.leaderships for book in books) > 3 * len(books)
     seen = [leader for book in books for states in book.observers.values() for leader in states]
-    assert len(seen) > 15 * len(books)
+    assert len(seen) > 10 * len(books)
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_elections_break_no_promise() -> None:
         ),
         pytest.param(
             ("lua/proclaim.lua", "if tonumber(ARGV[2]) >= tonumber(number ~= '' and number or 0) then", "if true then"),
-            SMALL | {"kinds": MESSAGES, "faults": 30, "work": "short", "visits": 5},
+            {"kinds": ("slow", "answer slow"), "faults": 30, "work": "short", "leases_s": (3.0,), "timeout_s": 0.2},
             id="what is said first is heard last",
         ),
         pytest.param(

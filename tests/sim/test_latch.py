@@ -84,7 +84,7 @@ class Workers(Visitor):
 
     def last(self, client: Client) -> Steps:
         spec = LatchSpec(made("last"), self.book.callers, 60)
-        word = latch.ticket_of(client.name)
+        word = latch.ticket_of(client.new_id())  # the same one, however often it has to ask
         while True:
             try:
                 yield Run(latch.count_down(spec, word, 1, client.env))

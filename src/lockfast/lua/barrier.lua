@@ -74,7 +74,8 @@ for i = 1, #swept do
   redis.call('HDEL', KEYS[3], swept[i])
 end
 if waiting > 0 then
-  local is_dead = redis.call('ZCARD', KEYS[6]) ~= waiting -- evicted or deleted by hand
+  -- A key was evicted or deleted by hand: nobody knows any more who is here.
+  local is_dead = redis.call('ZCARD', KEYS[2]) ~= waiting or redis.call('ZCARD', KEYS[6]) ~= waiting
   local ended = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now, 'LIMIT', 0, 2)
   for i = 1, #ended do -- whoever asks is alive, whatever its place says
     if string.match(ended[i], '^%S+') ~= ticket then is_dead = true end
