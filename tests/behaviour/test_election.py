@@ -147,6 +147,12 @@ def test_campaign_is_used_as_a_lock_is(lf: Lockfast, name: str) -> None:
     assert holder(lf, name) is None
 
 
+def test_campaign_cannot_be_one_of_several_locks(lf: Lockfast, name: str) -> None:
+    campaign = lf.election(name).campaign()
+    with pytest.raises(ValueError, match="one of several"):
+        lf.locks("other", getattr(campaign, "twin_of", campaign))
+
+
 def test_observer_sees_the_present_and_every_later_state(side: Side, lf: Lockfast, other: Lockfast, name: str) -> None:
     election = other.election(name, value="one")
     following = Following(side, lf.election(name).observe())

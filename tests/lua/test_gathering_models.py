@@ -357,6 +357,15 @@ def test_latch_is_forgotten_after_its_life_and_not_before(name: Gathering) -> No
     assert (again, other > fence) == (2, True)
 
 
+def test_what_was_counted_is_known_for_as_long_as_the_latch(name: Gathering) -> None:
+    name.latch("c1", count=2, down=1)
+    call = name.scripts.wire.call
+    call("PEXPIRE", name.keys[2], 1000)
+    assert name.latch("c1", count=2, down=1)[0] == 1
+    assert call("PTTL", name.keys[2]) >= LIFE_MS
+    assert call("PEXPIRETIME", name.keys[2]) == pytest.approx(call("PEXPIRETIME", name.keys[0]), abs=5000)
+
+
 def test_party_that_learns_hours_later_that_all_had_come_passes(name: Gathering) -> None:
     _, generation, index, _ = name.barrier("arrive", "a", parties=2)
     assert name.barrier("arrive", "b", parties=2) == [1, generation, 1, 0]

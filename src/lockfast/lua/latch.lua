@@ -38,7 +38,6 @@ if left > 0 then
   if down > 0 and redis.call('HEXISTS', KEYS[3], ticket) == 0 then
     left = math.max(left - down, 0)
     redis.call('HSET', KEYS[3], ticket, down) -- a second send of it finds that it was counted
-    redis.call('PEXPIREAT', KEYS[3], now + life + DAY)
     if left == 0 then -- from here on nothing more is counted, and nobody has to wait
       tell('open', fence, ticket)
       redis.call('DEL', KEYS[2], KEYS[3], KEYS[6])
@@ -47,6 +46,7 @@ if left > 0 then
   end
 end
 holder, holder_end = string.format('left:%d', left), math.max(holder_end, now + life)
+redis.call('PEXPIREAT', KEYS[3], expiry()) -- what was counted is known for as long as the latch
 if place_ms > 0 and left > 0 then stand(ticket, channel, ARGV[4], place_ms) end
 save()
 return {left, fence}
