@@ -134,12 +134,18 @@ def page() -> str:
     lines += describe("RLock", lockfast.RLock)
     lines += describe("Locks", lockfast.Locks)
     lines += describe("Grants", lockfast.Grants)
+    lines += describe("Election", lockfast.Election)
+    lines += describe("Leadership", lockfast.Leadership)
+    lines += describe("Observation", lockfast.sync.Observation)
+    lines += describe("Latch", lockfast.Latch)
+    lines += describe("Barrier", lockfast.Barrier)
     lines += ["## Snapshots", ""]
-    for each in (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken):
+    read = (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken, lockfast.Leader)
+    for each in read:
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
-    for name in ("NotAcquired", "LeaseLost", "NotHeld", "Unreachable", "Refused", "Misused"):
+    for name in ("NotAcquired", "LeaseLost", "NotHeld", "Unreachable", "Refused", "BrokenBarrier", "Misused"):
         lines += [f"### `{name}`", "", inspect.cleandoc(getattr(errors, name).__doc__), ""]
     lines += _classics() + _checkers()
     verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)

@@ -16,11 +16,17 @@ from lockfast.flows.barrier import BarrierSpec
 from lockfast.flows.watching import insist
 
 if TYPE_CHECKING:
-    from kit.servers import Server
+    from kit.servers import Kind, Server
     from kit.sides import AsyncioSide, Side, Spawned
     from lockfast.sync import Barrier
 
 AT_ONCE_S = 1.0  # less than the shortest heartbeat: whoever knows by then was told
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: the scripts are compared with their model on both (tests/lua)."""
+    return "valkey"
 
 
 def arrive(side: Side, lf: Lockfast, barrier: Barrier, count: int = 1, **options: Any) -> Spawned[int]:

@@ -14,11 +14,17 @@ from lockfast import Leader, LeaseLost, NotAcquired, NotHeld, Refused
 from lockfast.aio import Lockfast as AsyncioLockfast
 
 if TYPE_CHECKING:
-    from kit.servers import Server
+    from kit.servers import Kind, Server
     from kit.sides import AsyncioSide, Side, Spawned
     from lockfast.sync import Lockfast, Observation
 
 AT_ONCE_S = 1.0  # less than the shortest heartbeat: whoever knows by then was told
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: the scripts are compared with their model on both (tests/lua)."""
+    return "valkey"
 
 
 class Following:

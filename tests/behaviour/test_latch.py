@@ -15,11 +15,17 @@ from lockfast.aio import Lockfast as AsyncioLockfast
 from lockfast.cli.look import describe
 
 if TYPE_CHECKING:
-    from kit.servers import Server
+    from kit.servers import Kind, Server
     from kit.sides import AsyncioSide, Side
     from lockfast.sync import Lockfast
 
 AT_ONCE_S = 1.0  # less than the shortest heartbeat: whoever knows by then was told
+
+
+@pytest.fixture
+def server_kind() -> Kind:
+    """One kind is enough: the scripts are compared with their model on both (tests/lua)."""
+    return "valkey"
 
 
 def test_latch_opens_at_zero_and_stays_open(side: Side, lf: Lockfast, other: Lockfast, name: str) -> None:

@@ -331,9 +331,9 @@ class ElectionMachine(Machine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [LatchMachine, BarrierMachine, ElectionMachine])
-def test_scripts_and_model_agree(valkey_server: Server, machine: type[Machine]) -> None:
-    told = Told(valkey_server)
-    with Scripts(valkey_server, clocked=True) as scripts:
+def test_scripts_and_model_agree(server: Server, machine: type[Machine]) -> None:
+    told = Told(server)
+    with Scripts(server, clocked=True) as scripts:
         _shared.update(scripts=scripts, told=told)
         run_state_machine_as_test(machine, settings=STEPS)
     told.close()

