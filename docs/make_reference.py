@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import check, classic, errors, grants, locks, snapshots
+from lockfast import check, classic, errors, fencing, grants, locks, snapshots, waitfor
 from lockfast.check import io as histories
 from lockfast.check.record import Recorder
-from lockfast.cli import lab, sim
+from lockfast.cli import deadlocks, lab, sim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,17 +20,17 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
 Made from the docstrings by `docs/make_reference.py`. In `lockfast.aio` every class has the same names and
-signatures; `acquire`, `try_acquire`, `extend`, `downgrade`, `release`, `wait_lost`, `resize`, `names`, `inspect` and
-`break_lock` are awaited there, `with` is `async with`, and `close()` is `aclose()`.
+signatures; what may wait for the server is awaited there (also `get` and `read` of a transaction), `with` is
+`async with`, and `close()` is `aclose()`.
 """
 CLASSIC = """The textbook algorithms. What each is and how it fails: [explanation](explanation/README.md). In
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
 TAIL = """## Command line
 
-`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`,
+`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`, `lockfast deadlocks`,
 `lockfast server start|status|stop`, `lockfast lab` and `lockfast sim`. Each has a `--help`; data goes to stdout, talk
-to stderr, and `ls`, `show`, `lab` and `sim` have `--json` for programs. Names are typed and printed with `|` between
-their parts, and `%XX` for braces, `%` and `|`.
+to stderr, and `ls`, `show`, `deadlocks`, `lab` and `sim` have `--json` for programs. Names are typed and printed with
+`|` between their parts, and `%XX` for braces, `%` and `|`.
 
 | exit code of `run` | |
 |---|---|
@@ -139,17 +139,42 @@ def page() -> str:
     lines += describe("Observation", lockfast.sync.Observation)
     lines += describe("Latch", lockfast.Latch)
     lines += describe("Barrier", lockfast.Barrier)
+    lines += describe("Transaction", lockfast.Transaction)
+    lines += [
+        f"### `Outcome({', '.join(lockfast.Outcome._fields)})`",
+        "",
+        inspect.cleandoc(lockfast.Outcome.__doc__ or ""),
+        "",
+    ]
     lines += ["## Snapshots", ""]
-    read = (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken, lockfast.Leader)
-    for each in read:
+    for each in (
+        snapshots.Snapshot,
+        snapshots.Holder,
+        snapshots.Waiter,
+        snapshots.Owner,
+        snapshots.Broken,
+        waitfor.Step,
+        lockfast.Leader,
+    ):
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]
     lines += ["## Errors", "", "```text", inspect.cleandoc(errors.__doc__ or ""), "```", ""]
-    for name in ("NotAcquired", "LeaseLost", "NotHeld", "Unreachable", "Refused", "BrokenBarrier", "Misused"):
-        lines += [f"### `{name}`", "", inspect.cleandoc(getattr(errors, name).__doc__), ""]
-    lines += _classics() + _checkers()
-    verbs = describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
+    for name, error in vars(errors).items():
+        if not inspect.isclass(error) or error is errors.LockfastError:
+            continue
+        lines += [f"### `{name}`", "", inspect.cleandoc(error.__doc__ or ""), ""]
+    lines += _fencing() + _classics() + _checkers()
+    verbs = describe_verb("deadlocks", deadlocks.add_arguments)
+    verbs += describe_verb("lab", lab.add_arguments) + describe_verb("sim", sim.add_arguments)
     return "\n".join([*lines, TAIL.replace("LAB\n", "\n".join([*verbs, ""]))])
+
+
+def _fencing() -> list[str]:
+    lines = ["## `lockfast.fencing`", "", "```text", inspect.cleandoc(fencing.__doc__ or ""), "```", ""]
+    functions = (fencing.create, fencing.claim, fencing.update, fencing.claim_statement, fencing.update_statement)
+    lines += [f"- `fencing.{one.__name__}{_signature(one)}`: {_line(one)}" for one in functions]
+    lines += ["", "### `Fence(name, number)`", "", _line(fencing.Fence), ""]
+    return [*lines, f"- `Fence.from_environment()`: {_line(fencing.Fence.from_environment)}", ""]
 
 
 def _classics() -> list[str]:

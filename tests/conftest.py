@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from kit.postgres import Postgres, postgres_programs
 from kit.proxy import Proxy
 from kit.servers import Kind, Server, close_guard, faketime_library, server_binary
 from kit.sides import Side, make_side
@@ -29,6 +30,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing.append("redis-server")
     if item.get_closest_marker("needs_faketime") and not faketime_library():
         missing.append("libfaketime")
+    if item.get_closest_marker("needs_postgres") and not postgres_programs():
+        missing.append("postgresql")
     if not missing:
         return
     reason = f"{' and '.join(missing)} not installed (apt-get install {' '.join(missing)})"
@@ -54,6 +57,13 @@ def valkey_server() -> Iterator[Server]:
 def redis_server() -> Iterator[Server]:
     """The Redis that tests share; mark the test `needs_redis`."""
     with Server("redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The PostgreSQL that tests share; mark the test `needs_postgres`."""
+    with Postgres() as server:
         yield server
 
 

@@ -36,6 +36,7 @@ LAYERS = {
     "names": ("flows", "drivers", "sync", "aio", "cli"),
     "specs": ("flows", "drivers", "sync", "aio", "cli"),
     "snapshots": ("flows", "drivers", "sync", "aio", "cli"),
+    "fencing": ("flows", "drivers", "sync", "aio", "cli", "classic", "sim", "check", "lab"),
     "embedded": ("flows", "drivers", "sync", "aio", "cli"),
 }
 NOT_IN_FLOWS = {"time", "random", "threading", "asyncio", "socket", "logging", "redis", "select", "os", "ssl"}

@@ -10,7 +10,21 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
 from lockfast._version import __version__
-from lockfast.errors import BrokenBarrier, LeaseLost, LockfastError, Misused, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.errors import (
+    BrokenBarrier,
+    Conflict,
+    Deadlock,
+    LeaseLost,
+    LockfastError,
+    Misused,
+    NotAcquired,
+    NotHeld,
+    OutcomeUnknown,
+    PartlyWritten,
+    Refused,
+    Stale,
+    Unreachable,
+)
 from lockfast.flows.election import Leader
 from lockfast.sync import (
     Barrier,
@@ -25,11 +39,15 @@ from lockfast.sync import (
     RLock,
     RWLock,
     Semaphore,
+    Transaction,
 )
+from lockfast.transactions import Outcome
 
 __all__ = [
     "Barrier",
     "BrokenBarrier",
+    "Conflict",
+    "Deadlock",
     "Election",
     "Grant",
     "Grants",
@@ -44,10 +62,15 @@ __all__ = [
     "Misused",
     "NotAcquired",
     "NotHeld",
+    "Outcome",
+    "OutcomeUnknown",
+    "PartlyWritten",
     "RLock",
     "RWLock",
     "Refused",
     "Semaphore",
+    "Stale",
+    "Transaction",
     "Unreachable",
     "__version__",
 ]

@@ -1,6 +1,6 @@
 """What is held: the state of one hold, and the rules by which it ends. No I/O here; both drivers share it.
 
-    HELD ──release──▶ LEAVING ──confirmed──▶ RELEASED
+    HELD ──release──▶ LEAVING ──confirmed──▶ RELEASED   (an export goes there at once: another process has it then)
       └──deadline passed, or the server no longer knows it──▶ LOST ──release──▶ RELEASED
 
 Loss is final: a hold that was once found lost stays lost, whatever the server says later. A hold is found lost by
@@ -10,6 +10,7 @@ whoever looks first, the timer or the holder's own `check()`; the clock decides,
 from __future__ import annotations
 
 import threading
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lockfast.clock import now
@@ -48,6 +49,10 @@ class Hold:
     orphaned = False  # nobody can release it any more: the grant was garbage-collected
     on_end: tuple[Callable[[], object], ...] = ()
     by: object = None  # the thread or task that acquired it, where that matters
+    ends_at = inf  # how far renewals go
+    max_hold_s: float | None = None
+    revoked = False  # its holder was asked to let go
+    handed_on = False  # another process has it now
 
     def __init__(self, ask: Ask, ticket: str, held: Held, era: Era, renews: bool) -> None:
         self.ask = ask
@@ -65,7 +70,8 @@ class Hold:
         if self.state is HELD:
             if self.era.now() < self.deadline:
                 return True
-            self.lose("its lease ended without a renewal")
+            over = self.deadline >= self.ends_at
+            self.lose(f"its max_hold of {self.max_hold_s:g} s is over" if over else "its lease ended without a renewal")
         return False
 
     def check(self) -> None:
@@ -76,7 +82,7 @@ class Hold:
             raise self._forked()
         if self.why_lost:
             raise self.loss()
-        raise NotHeld(f"{self.ask.name.shown!r} was released before")
+        raise self._released()
 
     def loss(self) -> LeaseLost:
         """The error that tells how the hold was lost."""
@@ -89,8 +95,30 @@ class Hold:
         with self.era.mutex:
             if self.state is not HELD or self.era.now() >= self.deadline:
                 return
-            self.deadline = max(self.deadline, deadline)
-            self.renew_at = self.deadline - self.lease_ms * RENEW_BEFORE
+            self.deadline = min(max(self.deadline, deadline), self.ends_at)
+            self.renew_at = inf if self.deadline >= self.ends_at else self.deadline - self.lease_ms * RENEW_BEFORE
+
+    def end_after(self, max_hold_s: float) -> None:
+        """Let nothing prolong the hold past this many seconds from now."""
+        self.max_hold_s = max_hold_s
+        self.ends_at = self.era.now() + max_hold_s
+        if self.deadline >= self.ends_at:
+            self.deadline, self.renew_at = self.ends_at, inf
+
+    def revoke(self) -> None:
+        """Somebody asks for it. What follows is up to the holder."""
+        self.revoked = True
+
+    def hand_on(self) -> None:
+        """It belongs to whoever adopts it: it is over here, without a `leave`. Raises as `check` does."""
+        self.check()
+        with self.era.mutex:
+            if self.state is not HELD:
+                raise self._released()  # another thread has given it back in this very moment
+            self.state, self.told, self.handed_on = RELEASED, True, True
+            listeners, self.on_end = self.on_end, ()
+        for listener in listeners:
+            listener()
 
     def renewal_failed(self, reason: BaseException) -> None:
         """A renewal was not answered, or refused: try again soon."""
@@ -137,7 +165,7 @@ class Hold:
                 if not self.told:
                     self.told = True  # the caller tries a second time what was finished behind its back
                     return False
-                raise NotHeld(f"{self.ask.name.shown!r} was released before")
+                raise self._released()
             self.state = LEAVING
             listeners, self.on_end = self.on_end, ()
         for listener in listeners:
@@ -151,6 +179,10 @@ class Hold:
             self.told = told
             if not stood and not self.why_lost:
                 self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
+
+    def _released(self) -> NotHeld:
+        how = "was handed on: whoever adopts it releases it" if self.handed_on else "was released before"
+        return NotHeld(f"{self.ask.name.shown!r} {how}")
 
     def _forked(self) -> NotHeld:
         return NotHeld(f"{self.ask.name.shown!r} is held by the process that this one was forked from")
@@ -214,6 +246,14 @@ class GrantView(Generic[D]):
         """Whether it was held and is no longer sure. Final: it never becomes False again."""
         self._hold.held()
         return bool(self._hold.why_lost)
+
+    @property
+    def revoked(self) -> bool:
+        """Whether somebody asked for this name (`Lockfast.revoke`). It is still held: release it when you can.
+
+        Learned with each renewal, so within a third of the lease; `wait_revoked` hears of it at once.
+        """
+        return self._hold.revoked
 
     def check(self) -> None:
         """Raise LeaseLost if the hold is no longer sure, NotHeld if it was released."""

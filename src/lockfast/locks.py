@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.flows.asks import Ask
+    from lockfast.flows.handing import Exported
     from lockfast.grants import GrantView
     from lockfast.names import Name
 
@@ -39,6 +40,9 @@ class Options(NamedTuple):
     renew: bool
     on_lost: Callable[[Any], object] | None
     cancel_on_loss: bool
+    grace: float
+    max_hold: float | None
+    detect: bool
 
 
 class LockBase(Generic[D, G]):
@@ -50,10 +54,12 @@ class LockBase(Generic[D, G]):
         "_cancel_on_loss",
         "_driver",
         "_entered",
+        "_max_hold_s",
         "_on_lost",
         "_parts",
         "_prefix",
         "_renew",
+        "_told",
         "_wait_s",
     )
     MAY_AWAIT = False  # whether an async `on_lost` would be awaited
@@ -63,12 +69,14 @@ class LockBase(Generic[D, G]):
         driver: D,
         prefix: str,
         parts: tuple[str | int, ...],
-        ask_for: Callable[[Name, object], Ask],
+        ask_for: Callable[[Name, object, object], Ask],
         options: Options,
     ) -> None:
-        lease, wait, renew, on_lost, cancel_on_loss = options
+        lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect = options
         if not isinstance(renew, bool):
             raise TypeError(f"renew must be True or False, got {renew!r}")
+        if not isinstance(detect, bool):
+            raise TypeError(f"detect must be True or False, got {detect!r}")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost must be callable, got {on_lost!r}")
         if not self.MAY_AWAIT and getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
@@ -77,11 +85,16 @@ class LockBase(Generic[D, G]):
         self._prefix = prefix
         self._parts = parts
         self._ask_for = ask_for
-        self._ask = ask_for(names.make(prefix, parts), lease)
+        self._max_hold_s = specs.max_hold_seconds(max_hold)
+        if self._max_hold_s is not None:
+            lease = min(specs.lease_seconds(lease), self._max_hold_s)
+        self._ask = ask_for(names.make(prefix, parts), lease, grace)
+        self._ask.detect = detect
         self._wait_s = specs.wait_seconds(wait)
         self._renew = renew
         self._on_lost = on_lost
         self._cancel_on_loss = cancel_on_loss
+        self._told: Exported | None = None  # go on with this hold instead of asking for one
         self._entered: list[tuple[Any, G]] = []  # by thread or task, innermost last
 
     def __repr__(self) -> str:
@@ -106,7 +119,16 @@ class LockBase(Generic[D, G]):
             self._prefix,
             parts,
             self._ask_for,
-            Options(self._ask.lease_s, self._wait_s, self._renew, self._on_lost, self._cancel_on_loss),
+            Options(
+                self._ask.lease_s,
+                self._wait_s,
+                self._renew,
+                self._on_lost,
+                self._cancel_on_loss,
+                self._ask.grace_ms / 1000,
+                self._max_hold_s,
+                self._ask.detect,
+            ),
         )
 
     def _entered_by(self, me: object) -> G:

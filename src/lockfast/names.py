@@ -74,6 +74,12 @@ def _escape(odd: re.Match[str]) -> str:
     return f"%{ord(odd[0]):02X}"
 
 
+def spelled(name: Name) -> tuple[str, str]:
+    """The prefix and the printed form of a name."""
+    prefix, _, rest = name.keys[0].partition(":{")
+    return prefix, rest[:-1]
+
+
 def split(printed: str) -> Parts:
     """The parts of a printed name; what `join` wrote, `split` reads."""
     return tuple(_ESCAPED.sub(lambda code: chr(int(code[1], 16)), part) for part in printed.split("|"))
@@ -95,6 +101,16 @@ def scan_pattern(prefix: str) -> str:
 def channel(prefix: str, client_id: str) -> str:
     """The pub/sub channel on which one client hears of its grants."""
     return f"{prefix}:push:{client_id}"
+
+
+def ran_key(name: Name, operation: str) -> str:
+    """The key under which the replies of one guard are kept for a moment."""
+    return f"{name.keys[0]}:ran:{operation}"
+
+
+def waits_key(prefix: str, agent: str) -> str:
+    """Where a thread or task that detects deadlocks announces what it waits for."""
+    return f"{prefix}:waits:{agent}"
 
 
 def check_prefix(prefix: str) -> str:

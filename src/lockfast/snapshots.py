@@ -19,7 +19,7 @@ class Owner(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """One hold. since: the server's wall clock, in seconds. lease_left: seconds, 0 when it has ended."""
+    """One hold. since: the server's wall clock, in seconds. lease_left: seconds until it ends, with its grace."""
 
     ticket: str
     fence: int
@@ -84,10 +84,11 @@ def read(name: Name, reply: list[Any]) -> Snapshot:
         if kind in ("latch", "barrier"):
             standing = _standing(ticket) if end_ms > now_ms else ""
         elif ticket != "-" and end_ms > now_ms:
-            holders.append(Holder(ticket, fence, limit, _owner(owner), since_ms / 1000, (end_ms - now_ms) / 1000))
+            left_s = (end_ms - now_ms) / 1000
+            holders.append(Holder(ticket, fence, int(fields[4]) or limit, _owner(owner), since_ms / 1000, left_s))
     for ticket, end, entry in zip(shared[::3], shared[1::3], shared[2::3], strict=True):
         if entry and float(end) > now_ms:
-            own_fence, weight, _, since, owner = _padded(entry, 5)
+            own_fence, weight, since, owner = _padded(entry, 4)
             left_s = (float(end) - now_ms) / 1000
             holders.append(
                 Holder(ticket.decode(), int(own_fence), int(weight), _owner(owner), int(since) / 1000, left_s)

@@ -11,6 +11,7 @@ MAX_WAIT_S = 365 * 86400.0
 MAX_LIMIT = 1_000_000
 MAX_PARTIES = 10_000  # all of them are told in one run of a script
 MIN_LATCH_LEASE_S = 60.0  # so long a request of a client that gave up may be under way
+MAX_ATTEMPTS = 1_000_000
 
 # A place in the queue lives this long without a heartbeat. It bounds how long a dead waiter at the head can hold
 # up the others, and how long a live one may be paused before it goes to the back.
@@ -42,6 +43,24 @@ def lease_seconds(value: object) -> float:
     if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
         raise ValueError(f"lease must be between {MIN_LEASE_S} and {MAX_LEASE_S:.0f} seconds, got {value!r}")
     return math.floor(lease_s * 1000 + 1e-6) / 1000
+
+
+def grace_seconds(value: object) -> float:
+    """How much longer than its lease an expired hold stays closed to others: 0 to 7 days, a whole number of ms."""
+    grace_s = seconds(value, "grace")
+    if not 0 <= grace_s <= MAX_LEASE_S:
+        raise ValueError(f"grace must be between 0 and {MAX_LEASE_S:.0f} seconds, got {value!r}")
+    return math.floor(grace_s * 1000 + 1e-6) / 1000
+
+
+def max_hold_seconds(value: object) -> float | None:
+    """For how long a hold may last in all, renewals included: None for as long as it is renewed."""
+    if value is None:
+        return None
+    max_hold_s = seconds(value, "max_hold")
+    if not MIN_LEASE_S <= max_hold_s <= MAX_WAIT_S:
+        raise ValueError(f"max_hold must be None, or {MIN_LEASE_S} to {MAX_WAIT_S:.0f} seconds, got {value!r}")
+    return max_hold_s
 
 
 def wait_seconds(value: object) -> float | None:
@@ -83,6 +102,18 @@ def latch_lease_seconds(value: object) -> float:
     if lease_s < MIN_LATCH_LEASE_S:
         raise ValueError(f"the lease of a latch must be at least {MIN_LATCH_LEASE_S:.0f} seconds, got {value!r}")
     return lease_s
+
+
+def attempt_count(value: object) -> int:
+    """How often a transaction may be attempted: a whole number from 1 to a million."""
+    return _count(value, "attempts", MAX_ATTEMPTS)
+
+
+def escalate_after(value: object) -> int | None:
+    """After how many conflicts a transaction takes the lock: a whole number, 0 for at once; None for never."""
+    if value is None or (type(value) is int and value == 0):
+        return value
+    return _count(value, "escalate", MAX_ATTEMPTS)
 
 
 def _count(value: object, what: str, most: int) -> int:

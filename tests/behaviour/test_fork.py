@@ -11,6 +11,7 @@ import pytest
 
 from behaviour.queueing import holder, waiting
 from lockfast import Misused, NotHeld
+from lockfast.drivers import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,17 @@ def in_child(check: Callable[[], object]) -> None:
         report = pipe.read()
     os.waitpid(pid, 0)
     assert not report, report
+
+
+def test_threads_of_a_child_are_not_those_of_its_parent() -> None:
+    mine = identity.agent_of_thread()
+    assert identity.agent_of_thread() == mine
+    reading, writing = os.pipe()
+    in_child(lambda: os.write(writing, identity.agent_of_thread().encode()))
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        theirs = pipe.read()
+    assert theirs.partition("_")[0] != mine.partition("_")[0]
 
 
 def raises(error: type[BaseException], act: Callable[[], object]) -> None:

@@ -11,13 +11,12 @@ import lockfast.aio
 import lockfast.sync
 
 CLASSES = ["Lockfast", "Lock", "Grant", "Semaphore", "RWLock", "ReadLock", "WriteLock", "RLock", "Locks", "Grants"]
-CLASSES += ["Election", "Campaign", "Leadership", "Observation", "Latch", "Barrier"]
-AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"} | {
-    "downgrade",
-    "resize",
-}
+CLASSES += ["Transaction", "Election", "Campaign", "Leadership", "Observation", "Latch", "Barrier"]
+AWAITED = {"names", "inspect", "break_lock", "close", "acquire", "try_acquire", "wait_lost", "extend", "release"}
+AWAITED |= {"downgrade", "resize", "guard", "revoke", "wait_revoked", "export", "adopt", "transaction", "deadlocks"}
 AWAITED |= {"try_campaign", "leader", "proclaim", "resign", "__next__"}
-AWAITED_OF = {  # by class, where the same word is something else in another one
+AWAITED_OF = {  # and those of one class alone
+    "Transaction": {"get", "read"},
     "Latch": {"count_down", "count", "wait"},
     "Barrier": {"wait", "abort", "reset", "n_waiting", "broken"},
 }
@@ -76,7 +75,7 @@ def test_what_may_wait_is_awaited_and_nothing_else(name: str) -> None:
             continue
         other = public(getattr(lockfast.aio, name))[member]
         assert not inspect.iscoroutinefunction(mine)
-        expected = member in AWAITED | AWAITED_OF.get(name, set()) or member in {"__enter__", "__exit__"}
+        expected = member in AWAITED | AWAITED_OF.get(name, set()) | {"__enter__", "__exit__"}
         assert inspect.iscoroutinefunction(other) is expected, member
 
 

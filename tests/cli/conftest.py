@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,12 @@ class Runs:
 
     def start(self, *words: str, **popen: Any) -> Process:
         process = Process([*LOCKFAST, *words], self.env, **popen)
+        self._started.append(process)
+        return process
+
+    def program(self, *words: str) -> Process:
+        """A Python program that uses the library on the same server."""
+        process = Process([sys.executable, *words], self.env)
         self._started.append(process)
         return process
 

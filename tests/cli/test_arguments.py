@@ -67,7 +67,9 @@ def test_mistake_is_told_with_a_hint_and_ends_with_64(
     assert hint.startswith("hint: ")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["ls", "-h"], ["break", "--help"], []])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["ls", "-h"], ["break", "--help"], ["deadlocks", "--help"], []]
+)
 def test_help_goes_to_stdout(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if words:
         with pytest.raises(SystemExit) as ended:

@@ -29,6 +29,15 @@ def alone(fresh_server: FreshServer, runs_on: Callable[[Server], Runs]) -> Runs:
     return runs_on(fresh_server())
 
 
+def test_revoke_asks_the_holder_and_leaves_the_hold_alone(alone: Runs) -> None:
+    assert alone.end("revoke", "nightly") == (0, "", "lockfast: nightly is not held; there is nobody to ask\n")
+    alone.holding("nightly")
+    code, out, err = alone.end("revoke", "nightly")
+    assert (code, out) == (0, "")
+    assert "asked 1 holder of nightly to let go" in err
+    assert len(alone.shown("nightly")["holders"]) == 1
+
+
 def test_ls_of_nothing_prints_no_data(alone: Runs) -> None:
     assert alone.end("ls") == (0, "", "lockfast: nothing is held, and nobody waits\n")
     assert alone.end("ls", "--json") == (0, "[]\n", "")

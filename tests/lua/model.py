@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+LATE_MS = 60_000
+
 
 @dataclass
 class Place:
@@ -34,6 +36,7 @@ class Model:
     holders: dict[str, Hold] = field(default_factory=dict)
     queue: list[Place] = field(default_factory=list)
     tombstones: dict[str, int] = field(default_factory=dict)
+    wanted: int = 0
 
     @property
     def now(self) -> int:
@@ -85,26 +88,42 @@ class Model:
                 found = 2
                 break
         if not found or unsure:
-            self.tombstones = {ticket: end for ticket, end in self.tombstones.items() if end > self.now}
-            self.tombstones[ticket] = self.now + lease
+            self._bury(ticket, lease)
         self._settle("")
         return found
 
-    def renew(self, ticket: str, fence: int, lease: int, weight: int) -> list[int]:
+    def renew(self, ticket: str, fence: int, lease: int, weight: int, heir: str = "") -> list[int]:
+        if heir in self.holders:
+            ticket, heir = heir, ""
+        elif heir in self.tombstones:
+            return [0, 0]
         hold = self.holders.get(ticket)
         if hold is None or hold.fence != fence or hold.end <= self.now:
             return [0, 0]
         hold.end = max(hold.end, self.now + lease)
+        if heir:
+            self.holders[heir] = self.holders.pop(ticket)
+            self._bury(ticket, LATE_MS)
         if 0 < weight < hold.weight:
             hold.weight = weight
             self._settle("")
-        return [1, hold.end - self.now]
+        return [2 if fence <= self.wanted else 1, hold.end - self.now]
+
+    def revoke(self) -> int:
+        self._settle("")
+        if self.holders:
+            self.wanted = self.fence
+        return len(self.holders)
 
     def resize(self, limit: int) -> int:
         before, self.limit = self.limit, limit
         self.queue = [queued for queued in self.queue if queued.weight <= limit]
         self._settle("")
         return before
+
+    def _bury(self, ticket: str, length: int) -> None:
+        self.tombstones = {ticket: end for ticket, end in self.tombstones.items() if end > self.now}
+        self.tombstones[ticket] = self.now + length
 
     def _place_of(self, ticket: str) -> Place | None:
         return next((queued for queued in self.queue if queued.ticket == ticket), None)

@@ -23,7 +23,7 @@ LEASE_MS = 30_000
 PLACE_MS = 6_000
 DAY_MS = 86_400_000
 LUA = Path(lockfast.__file__).parent / "lua"
-SCRIPTS = ("admit", "leave", "renew", "resize", "inspect", "proclaim", "observe", "latch", "barrier")
+SCRIPTS = ("admit", "leave", "renew", "resize", "revoke", "inspect", "proclaim", "observe", "latch", "barrier")
 
 
 class Admitted(NamedTuple):
@@ -144,11 +144,15 @@ class Named:
     ) -> tuple[Argument, ...]:
         return self.scripts.request("leave", self.keys, ticket=ticket, lease_ms=lease, unsure=int(unsure), note=note)
 
-    def renew(self, ticket: str, fence: int, lease: int = LEASE_MS, weight: int = 0) -> list[int]:
+    def renew(self, ticket: str, fence: int, lease: int = LEASE_MS, weight: int = 0, heir: str = "") -> list[int]:
         reply: list[int] = self.scripts.call(
-            "renew", self.keys, ticket=ticket, fence=fence, lease_ms=lease, weight=weight
+            "renew", self.keys, ticket=ticket, fence=fence, lease_ms=lease, weight=weight, heir=heir
         )
         return reply
+
+    def revoke(self) -> int:
+        asked: int = self.scripts.call("revoke", self.keys, what="push:")
+        return asked
 
     def resize(self, limit: int) -> int:
         before: int = self.scripts.call("resize", self.keys, kind=self.kind, limit=limit)

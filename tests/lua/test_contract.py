@@ -12,7 +12,7 @@ from lua.scripts import LUA, Named, header_of
 
 INCLUDE = "-- include state.lua"
 WATCHING = ["proclaim", "observe", "latch", "barrier"]  # these have a sixth key, and share watchers.lua
-SCRIPTS = ["admit", "leave", "renew", "resize", "inspect", *WATCHING]
+SCRIPTS = ["admit", "leave", "renew", "resize", "revoke", "inspect", *WATCHING]
 WITHOUT_KEYS = {"TIME", "PUBLISH"}
 
 
@@ -99,7 +99,7 @@ def test_entries_are_as_the_shared_part_describes_them(shared: Named) -> None:
     assert [fields[key] for key in ("FORMAT", "kind", "limit", "used", "waiting")] == ["1", "semaphore", "4", "1", "1"]
     assert [fields[key] for key in ("tombs", "holder", "end", "since", "owner")] == ["0", "-", "0", "0", ""]
     assert queue == [b"b", b"1"]
-    assert entries[b"a"].decode() == f"{held.fence} 1 9000 {now} host 7 some label"
+    assert entries[b"a"].decode() == f"{held.fence} 1 {now} host 7 some label"
     assert entries[b"b"].decode() == f"{now + 5000} 4 8000 {now} 3 ch host 8 other"
 
 

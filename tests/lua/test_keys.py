@@ -54,6 +54,7 @@ def test_renewal_raises_the_end_of_all_keys_that_hold_the_lease(scripts: Scripts
     week_ms = 7 * DAY_MS
     name = scripts.name("n", kind="semaphore", limit=4)
     held = name.admit("a", lease=1000)
+    name.admit("b", lease=1000)
     name.renew("a", held.fence, week_ms)
     for i in (0, 2, 3):
         assert scripts.wire.call("PTTL", name.keys[i]) >= week_ms, name.keys[i]

@@ -42,7 +42,8 @@ class Walk:
         actor = pick.randrange(len(self.tickets))
         ticket = self.tickets[actor]
         lease = pick.choice([700, 3000])
-        match pick.choice(["admit", "admit", "admit", "leave", "renew", *(["resize"] if self.resizes else [])]):
+        ways = ["admit", "admit", "admit", "leave", "renew", "renew", *(["resize"] if self.resizes else [])]
+        match pick.choice(ways) if pick.random() > 0.01 else "revoke":
             case "admit":
                 place, seen = pick.choice([0, 500, 2000]), pick.choice([0, 0, self.model.fence + 5])
                 weight = self.weights[ticket]
@@ -72,10 +73,16 @@ class Walk:
             case "renew":
                 fence = self.fences.get(ticket, 1) + pick.choice([0, 0, 0, 1])
                 weight = pick.choice([0, 0, 1, 2, 4]) if self.resizes else 0
-                self.trace.append(f"renew {ticket} {fence} lease={lease} weight={weight}")
-                self.agree(
-                    self.name.renew(ticket, fence, lease, weight), self.model.renew(ticket, fence, lease, weight)
-                )
+                heir = f"{ticket}+" if pick.random() < 0.2 else ""
+                self.trace.append(f"renew {ticket} {fence} lease={lease} weight={weight} heir={heir}")
+                theirs = self.name.renew(ticket, fence, lease, weight, heir)
+                self.agree(theirs, self.model.renew(ticket, fence, lease, weight, heir))
+                if heir and theirs[0] and pick.random() < 0.8:  # else the old one goes on, as if it knew nothing
+                    self.tickets[actor], self.weights[heir] = heir, self.weights[ticket]
+                    self.fences[heir] = fence
+            case "revoke":
+                self.trace.append("revoke")
+                self.agree(self.name.revoke(), self.model.revoke())
         seen_now = self.name.inspect()
         held = {holder.ticket: holder.weight for holder in seen_now.holders}
         self.agree(held, self.model.living_holders())
@@ -114,12 +121,15 @@ def test_scripts_and_model_agree_while_limits_change_and_holds_are_made_lighter(
     assert {words.split()[0] for words in walk.refused} == {"KIND", "LIMIT"}
 
 
+@pytest.mark.parametrize(("kind", "limit"), [("lock", 1), ("semaphore", 3)])
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_quick_way_does_just_what_the_rest_of_the_script_would(server: Server, seed: int) -> None:
+def test_quick_way_does_just_what_the_rest_of_the_script_would(
+    server: Server, seed: int, kind: str, limit: int
+) -> None:
     """Mostly alone, sometimes two: the same calls to both spellings of the scripts leave the same in all keys."""
     with Scripts(server, clocked=True) as quick, Scripts(server, clocked=True, quick=False) as slow:
         pick = random.Random(seed)
-        names = [quick.name("quick"), slow.name("slow")]
+        names = [quick.name("quick", kind=kind, limit=limit), slow.name("slow", kind=kind, limit=limit)]
         slow.clock_us = quick.clock_us
         fences = {"a": 0, "b": 0}
         for step in range(150):
@@ -133,7 +143,10 @@ def test_quick_way_does_just_what_the_rest_of_the_script_would(server: Server, s
                 case "admit":
                     place, seen = pick.choice([0, 900]), pick.choice([0, fences[ticket], quick.clock_us + 10**9])
                     owner = pick.choice(["host 1", "host 2 a label, with 100 % and ü"])
-                    admitted = [n.admit(ticket, lease=lease, place=place, seen=seen, owner=owner) for n in names]
+                    weight = pick.randint(1, limit)
+                    admitted = [
+                        n.admit(ticket, weight=weight, lease=lease, place=place, seen=seen, owner=owner) for n in names
+                    ]
                     fences[ticket] = admitted[0].fence
                     answers = list(admitted)
                 case "leave":

@@ -51,7 +51,8 @@ SENDS_A_LEAVE = """\
 """
 TAKES_WHAT_IS_FREE = """\
 if (holder == '-' or holder_end <= now) and used + weight <= limit then
-  hold(ticket, weight, now + lease, lease, tonumber(ARGV[8]), ARGV[6])
+  forget_holder()
+  hold(ticket, weight, now + lease, tonumber(ARGV[8]), ARGV[6])
   save()
   return fence
 end
@@ -70,8 +71,8 @@ ALL = (
     _bug(
         "deadline counted from the reply",
         OVERLAP,
-        (ADMISSION, "deadline = deadline_of(sent, min(ms, ask.lease_ms))",
-                    "deadline = deadline_of(heard_at, min(ms, ask.lease_ms))"),
+        (ADMISSION, "deadline = deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms))",
+                    "deadline = deadline_of(heard_at, min(ms - ask.grace_ms, ask.lease_ms))"),
         renew_share=0.0,
         work="lease",
     ),
@@ -124,8 +125,8 @@ ALL = (
         OVERLAP,
         (
             RENEW,
-            "local raised = math.max(holder_end, lease_end)\n  if raised > holder_end or",
-            "local raised = lease_end\n  if raised ~= holder_end or",
+            "if lease_end > stood or lowers or heir ~= '' then\n  stood = math.max(stood, lease_end)",
+            "if lease_end ~= stood or lowers or heir ~= '' then\n  stood = lease_end",
         ),
         extend_share=1.0,
         renew_share=0.0,
@@ -197,8 +198,8 @@ ALL = (
     _bug(
         "barging past a heavy head",
         "fifo",
-        (ADMIT, "if holder == '-' and waiting == 0 and used + weight <= limit then",
-                "if holder == '-' and used + weight <= limit then"),
+        (ADMIT, "if (holder == '-' or used > 0) and waiting == 0 and used + weight <= limit then",
+                "if (holder == '-' or used > 0) and used + weight <= limit then"),
         limit=3,
         work="lease",
     ),
@@ -241,7 +242,7 @@ def planted(bug: Planted) -> Iterator[None]:
 
 def _swap_scripts(texts: dict[str, str]) -> Any:
     """Let every script have the new texts."""
-    all_scripts = (scripts.ADMIT, scripts.LEAVE, scripts.RENEW, scripts.RESIZE)
+    all_scripts = (scripts.ADMIT, scripts.LEAVE, scripts.RENEW, scripts.RESIZE, scripts.GUARD)
     before = [(script._text, script._sha, script.packed) for script in all_scripts]
     state = texts.get(STATE) or (SOURCE / STATE).read_text()
     for script in all_scripts:

@@ -295,7 +295,7 @@ def test_watch_is_kept_on_a_connection_of_its_own_until_the_flow_ends(style: str
         by = client.now() + 9.0
         yield Pipeline([("WATCH", "k"), ("GET", "k")], by, private=True)
         yield Work(pause_s)
-        replies = yield Pipeline([("MULTI",), ("SET", "k", str(pause_s)), ("EXEC",)], by, private=True)
+        replies = yield Pipeline([("MULTI",), ("SET", "k", str(pause_s)), ("EXEC",)], by, private=True, same=True)
         return replies[-1]
 
     tasks = [client.start(lambda client, s=s: _run(change(client, s))) for s in (1.0, 0.5)]  # type: ignore[misc]

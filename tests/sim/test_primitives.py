@@ -250,12 +250,13 @@ OVERTAKES = """\
 LETS_GO_AND_COMES_BACK = """\
 local ticket, lease_end, since, owner = holder, holder_end, tonumber(holder_since), holder_owner
       local own_fence = fence
-      forget_exclusive()
+      forget_holder()
       settle('')
-      share(ticket, own_fence, lower, lease_end, lease_end - now, since, owner)
+      share(ticket, own_fence, lower, lease_end, since, owner)
 """
+LOWERS = "if lowers then share_holder(lower) end"
 REVOKES = "if used > limit then redis.call('DEL', KEYS[4]) used = 0 end\n"
-BARGES = "if holder == '-' and not redis.call('ZRANK', KEYS[2], ticket) and used"
+BARGES = "if (holder == '-' or used > 0) and not redis.call('ZRANK', KEYS[2], ticket) and used"
 RESIZE = "lua/resize.lua"
 CROWDED = {"waits_s": (None,), "clients": 6, "work": "lease"}
 MORTAL = {"kinds": ("crash", "kill"), "faults": 5}
@@ -274,16 +275,16 @@ BUGS = [
          (RESIZE, "if waiting > 0 then", REVOKES + "if waiting > 0 then"),
          **RESIZED, **CROWDED),
     _bug("a resize forgets the holder of the whole", Resizes, "permits, dropped early",
-         (RESIZE, "share_holder(before) end", "forget_exclusive() end"), **RESIZED, **CROWDED),
+         (RESIZE, "share_holder(used > 0 and used or before) end", "forget_holder() end"), **RESIZED, **CROWDED),
     _bug("a resize counts the holder of the whole as one", Resizes, "permits, beyond the limit",
-         (RESIZE, "share_holder(before) end", "share_holder(1) end"), **RESIZED, **CROWDED),
+         (RESIZE, "share_holder(used > 0 and used or before) end", "share_holder(1) end"), **RESIZED, **CROWDED),
     _bug("readers barge past a waiting writer", ReadsAndWrites, "fifo",
-         (ADMIT, "if holder == '-' and waiting == 0 and used", BARGES),
+         (ADMIT, "if (holder == '-' or used > 0) and waiting == 0 and used", BARGES),
          **READ_WRITE, **CROWDED),
     _bug("a downgrade lets a writer in between", Downgrades, "readers_writers",
-         (RENEW, "share_holder(lower)\n      settle('')", LETS_GO_AND_COMES_BACK), **READ_WRITE, **CROWDED),
+         (RENEW, LOWERS, f"if lowers then\n      {LETS_GO_AND_COMES_BACK} end"), **READ_WRITE, **CROWDED),
     _bug("a downgraded writer is not counted", Downgrades, "readers_writers",
-         (RENEW, "share_holder(lower)\n", "share_holder(lower)\n      used = 0\n"), **READ_WRITE, **CROWDED),
+         (RENEW, LOWERS, "if lowers then share_holder(lower) used = 0 end"), **READ_WRITE, **CROWDED),
     _bug("zombie readers stay", ReadsAndWrites, "not_stuck",
          (STATE, "'-inf', now, 'LIMIT', 0, SWEEP", "'-inf', 0, 'LIMIT', 0, SWEEP"), **READ_WRITE, **MORTAL),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from lockfast.aio.rlock import RLock
 from lockfast.aio.rwlock import ReadLock, RWLock, WriteLock
 from lockfast.aio.semaphore import Semaphore
 from lockfast.aio.several import Grants, Locks
+from lockfast.aio.transaction import Transaction
 
 __all__ = [
     "Barrier",
@@ -26,5 +27,6 @@ __all__ = [
     "RWLock",
     "ReadLock",
     "Semaphore",
+    "Transaction",
     "WriteLock",
 ]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from functools import wraps
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast import specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import asks, ending, renewal
+from lockfast.flows import asks, ending, guarding, handing, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from lockfast.flows.guarding import Word
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -49,8 +51,13 @@ class Lock(LockBase[Asyncio, "Grant"]):
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            held = await driver.acquire(self._ask, ticket, wait_s)
+            if self._told is None:
+                held = await driver.acquire(self._ask, ticket, wait_s)
+            else:
+                held = await driver.run(handing.adopt(self._told, self._ask, ticket, driver.env))
             hold = Hold(self._ask, ticket, held, driver.era, self._renew)
+            if self._max_hold_s is not None:
+                hold.end_after(self._max_hold_s)
             if driver.closing:  # closed in this very moment: nobody could release it later
                 await driver.release(hold)
                 raise Misused("this client was closed while an acquire was waiting")
@@ -174,6 +181,23 @@ class Grant(GrantView[Asyncio]):
         self._driver.enter()
         await self._driver.run(renewal.extend(self._hold, lease_ms, self._driver.env))
 
+    async def guard(self, *commands: Sequence[Word]) -> list[Any]:
+        """Run commands on the lock's own server, all in one step, if the hold stands there; their replies, as bytes.
+
+        Each is a tuple of its words: `guard(("SET", "balance", 90), ("INCR", "changes"))`. It runs once, even if a
+        reply is lost. Any hold can guard, shared ones too: the server knows whose it is.
+        Raises LeaseLost when the hold is gone: nothing was written, and nothing will be. ValueError for a command that
+        the server does not know, that has a wrong number of arguments or cannot run in a script: nothing was written.
+        Refused when one of them failed, as a command on a key of another type does: the others have run, as in EXEC.
+        Unreachable when the server does not answer; if `.sent` is True, it may have run, or run yet while the hold
+        stands.
+        """
+        prepared = guarding.prepare(commands)
+        self._hold.check()
+        self._driver.enter()
+        driver = self._driver
+        return await driver.run(guarding.guard(self._hold, prepared, driver.new_ticket(), driver.env))
+
     async def downgrade(self) -> None:
         """From the writer of a read/write lock to one of its readers, with nobody in between.
 
@@ -185,7 +209,30 @@ class Grant(GrantView[Asyncio]):
         hold.check()
         self._driver.enter()
         await self._driver.run(renewal.extend(hold, hold.lease_ms, self._driver.env, asks.READER))
-        hold.ask, hold.by = asks.read(hold.ask.name, hold.ask.lease_s), asyncio.current_task()
+        hold.ask = asks.read(hold.ask.name, hold.ask.lease_s, hold.ask.grace_ms / 1000)
+        hold.by = asyncio.current_task()
+
+    async def export(self) -> str:
+        """A text by which another process goes on with this hold: `Lockfast.adopt(text)`. Here it is over, unreleased.
+
+        It is renewed once more, and not after that: adopt it before its lease ends. Raises what `extend` raises; then
+        it is still held here.
+        """
+        self._driver.enter()
+        driver = self._driver
+        text = await driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
+        driver.keeper.unwatch(self._hold)
+        return text
+
+    async def wait_revoked(self, timeout: float | None = None) -> bool:
+        """Wait until somebody asks for this name (`Lockfast.revoke`), up to `timeout` seconds.
+
+        False when nobody did, or the hold ended first.
+        """
+        self._driver.enter()
+        env = self._driver.env
+        until = inf if timeout is None else env.now() + specs.seconds(timeout, "timeout")
+        return await self._driver.run(handing.wait_revoked(self._hold, until, env))
 
     async def release(self) -> None:
         """Give the hold back; the next in the queue has it at once.

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, final
 
 from lockfast.aio.lock import Grant, Lock
-from lockfast.errors import NotHeld
+from lockfast.errors import Misused, NotHeld
 
 if TYPE_CHECKING:
     from lockfast.drivers.aio import Asyncio
@@ -63,6 +63,10 @@ class ReGrant(Grant):
         # Nobody can give this entry back any more; with the last one the hold itself is orphaned.
         if self._entries is not None and self._leave():
             super().__del__()
+
+    async def export(self) -> str:
+        """Refused with Misused: a re-entrant hold belongs to its thread or task. Use `lock` to hand a hold on."""
+        raise Misused(f"{self.name!r}: a re-entrant hold cannot be handed on: acquire it with lock()")
 
     async def release(self) -> None:
         """Leave once. With the last entry the hold is given back, and then this raises what `Grant.release` does."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from lockfast.check.history import HANDED_ON
 from lockfast.check.reading import read
 from lockfast.check.verdicts import OK, unknown, violated
 
@@ -32,6 +33,7 @@ def fences_grow(history: History | Reading) -> Verdict:
     for name, named in reading.names.items():
         held = [tenure for tenure in named.tenures if tenure.event.what == "held"]
         grants = held or [belief for belief in named.beliefs if belief.event.what == "granted"]
+        grants = [grant for grant in grants if grant.event.note != HANDED_ON]  # no new grant: it has the fence it had
         asked = asked or bool(grants)
         verdict = _judge(name, grants, bool(held), reading) if grants else OK
         if verdict.status == "violated":

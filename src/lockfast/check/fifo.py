@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from lockfast.check.history import HANDED_ON
 from lockfast.check.reading import read
 from lockfast.check.verdicts import OK, unknown, violated
 
@@ -65,7 +66,7 @@ def fifo(history: History | Reading) -> Verdict:
                 queues.pop(name, None)
         elif event.name in queues:
             queue = queues[event.name]
-            if what == "held":
+            if what == "held" and event.note != HANDED_ON:
                 place = queue.drop(event.ticket)
                 first = next(iter(queue.present.values()), None)
                 if first is not None and (place is None or first[0] < place[0]):

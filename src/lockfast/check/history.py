@@ -19,6 +19,8 @@ World; `name` is "" when every name is meant
   server_clock_jumped `lease` says by how many seconds, negative for back; 0.0 when that is not known
   quiet               faults have stopped; from here on everybody must be served
   end                 the history was watched until here
+A hold that goes over to another ticket with its fence is `let_go` for the one and `held` for the other, with the note
+"handed on".
 `lease` of the other events is the lease that was asked for, in seconds; 0.0 when it is not known.
 """
 
@@ -28,6 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 
+HANDED_ON = "handed on"
 CLIENT = frozenset({"asked", "granted", "renewed", "leaving", "left", "lost", "failed", "crashed", "wrote", "refused"})
 SERVER = frozenset({"queued", "unqueued", "place_ended", "held", "prolonged", "let_go", "expired"})
 WORLD = frozenset({"server_lost_memory", "server_clock_jumped", "quiet", "end"})

@@ -28,7 +28,7 @@ def ls(options: Namespace) -> int:
     # Some have become free since their names were listed.
     busy = [(name, one) for name, one in found if one.holders or one.waiters]
     if options.json:
-        _print_json([one.as_dict() | {"name": name} for name, one in busy])
+        print_json([one.as_dict() | {"name": name} for name, one in busy])
     elif not busy:
         say("nothing is held, and nobody waits")
     else:
@@ -46,7 +46,7 @@ def show(options: Namespace) -> int:
     except LockfastError as error:
         raise failure(error, options.url) from error
     if options.json:
-        _print_json(snapshot.as_dict() | {"name": join(parts)})
+        print_json(snapshot.as_dict() | {"name": join(parts)})
     else:
         sys.stdout.write(describe(join(parts), snapshot))
     return 0
@@ -109,7 +109,8 @@ def _label(one: Holder | Waiter) -> str:
     return shorten(clean(one.owner.label), LABEL_WIDTH)
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
+    """What --json prints."""
     import json
 
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False)

@@ -20,7 +20,9 @@ Locks on Redis and Valkey for commands: one at a time, across machines.
   lockfast run NAME -- CMD…     run a command while holding a lock
   lockfast ls                   every lock that is held or waited for
   lockfast show NAME            who holds it, who waits, in order
+  lockfast revoke NAME          ask whoever has it to let go
   lockfast break NAME           take a hold away from whoever has it
+  lockfast deadlocks            who waits in a circle, so that none can go on
   lockfast server status        the embedded server: this user on this host only
   lockfast lab                  how each textbook lock fails, and why this one does not
   lockfast sim                  run the lock itself through simulated faults
@@ -112,10 +114,18 @@ def _dispatch(arguments: list[str]) -> int:
         from lockfast.cli import look
 
         return look.ls(options) if options.verb == "ls" else look.show(options)
+    if options.verb == "revoke":
+        from lockfast.cli.revoke import revoke
+
+        return revoke(options)
     if options.verb == "break":
         from lockfast.cli.break_ import break_
 
         return break_(options)
+    if options.verb == "deadlocks":
+        from lockfast.cli.deadlocks import deadlocks
+
+        return deadlocks(options)
     if options.verb == "server":
         from lockfast.cli.server import server
 
@@ -242,6 +252,19 @@ def _parser(verb: str) -> _Parser:
     breaking.add_argument("--reason", metavar="TEXT", help="kept with the lock, and told by `show`")
     breaking.add_argument("--yes", action="store_true", help="do not ask")
     _add_url(breaking)
+    revoking = verbs.add_parser(
+        "revoke",
+        description="Ask whoever holds a name to let go of it. Nobody is made to: programs see `grant.revoked`, at\n"
+        "their next renewal at the latest; a command under `lockfast run` is not told.",
+    )
+    revoking.add_argument("name", metavar="NAME")
+    _add_url(revoking)
+    circles = verbs.add_parser("deadlocks")
+    if verb == "deadlocks":
+        from lockfast.cli.deadlocks import add_arguments
+
+        add_arguments(circles)
+        _add_url(circles)
     server = verbs.add_parser(
         "server",
         description="The embedded server of this user on this host. It starts by itself when it is needed and stops\n"

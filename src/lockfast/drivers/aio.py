@@ -11,7 +11,7 @@ from lockfast.drivers import forks, wire
 from lockfast.drivers.dialling import dial
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_aio import Hub
-from lockfast.drivers.identity import new_client_id, new_ticket, owner_text
+from lockfast.drivers.identity import agent_of_task, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.link import Link, connect
 from lockfast.errors import LockfastError, Misused
@@ -39,6 +39,7 @@ class Asyncio:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
+        self.prefix = prefix
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
@@ -89,7 +90,7 @@ class Asyncio:
 
     def new_ticket(self) -> str:
         """A ticket for the task that asks."""
-        return new_ticket(self._id, id(asyncio.current_task()))
+        return new_ticket(self._id, agent_of_task(asyncio.current_task()))
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""

@@ -22,7 +22,7 @@ from lockfast.drivers.link import Link, connect, reach
 from lockfast.drivers.plain_threads import new_token
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows.effects import Sleep
-from lockfast.flows.plain import Env, Everywhere, Pipeline, is_clean
+from lockfast.flows.plain import Do, Env, Everywhere, Pipeline, gone, is_clean
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lockfast.flows.plain import Effect, Flow
 
 R = TypeVar("R")
+MAX_FREE = 32  # links to one server that are kept for flows to come
 
 
 class PlainAsyncio:
@@ -60,27 +61,32 @@ class PlainAsyncio:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow."""
         self.enter()
         private: dict[int, Link] = {}  # what the flow keeps to itself, by server
-        answer: Any = None
-        error: BaseException | None = None
         try:
-            while True:
-                try:
-                    effect = flow.send(answer) if error is None else flow.throw(error)
-                except StopIteration as stop:
-                    result: R = stop.value
-                    return result
-                answer = error = None
-                try:
-                    answer = await self._perform(effect, private)
-                except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-                    error = struck
+            return await self._go_on(flow, private)
         finally:
             for link in private.values():
                 link.close()  # only those that are not clean are left
 
+    async def _go_on(self, flow: Flow[R], private: dict[int, Link]) -> R:
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: R = stop.value
+                return result
+            answer = error = None
+            try:
+                answer = await self._perform(effect, private)
+            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                error = struck
+
     async def _perform(self, effect: Effect, private: dict[int, Link]) -> Any:
         if type(effect) is Sleep:
             return await asyncio.sleep(effect.delay_s)
+        if type(effect) is Do:
+            return await effect.call(partial(self._go_on, private=private))
         if self.closed:
             raise Misused("this client is closed")
         if type(effect) is Everywhere:
@@ -96,6 +102,11 @@ class PlainAsyncio:
     async def _pipeline(self, effect: Pipeline, private: dict[int, Link]) -> list[Any]:
         lines = self._lines[effect.server]
         link = private.pop(effect.server, None) if effect.private else None
+        if link is not None and not effect.same:
+            link.close()
+            link = None
+        if effect.same and link is None:
+            raise gone(lines.where)
         was_clean = link is None
         request = b"".join(map(wire.pack, effect.commands))
         try:
@@ -137,6 +148,10 @@ class PlainAsyncio:
             if isinstance(answer, BaseException) and not isinstance(answer, (LockfastError, wire.ReplyError)):
                 raise answer
         return answers
+
+    def stop(self) -> None:
+        """Send nothing more. What is on its way is still answered."""
+        self.closed = True
 
     async def close(self) -> None:
         """Close every connection. What was taken stays taken."""
@@ -209,8 +224,8 @@ class Lines:
         return await self._open(partial(self._connect, by), by)
 
     def give_back(self, link: Link) -> None:
-        """Keep a link for the next flow that wants one for itself."""
-        if self._closed:
+        """Keep a link for the next flow that wants one for itself; not as many as there ever were at once."""
+        if self._closed or len(self._free) >= MAX_FREE:
             link.close()
         else:
             self._free.append(link)

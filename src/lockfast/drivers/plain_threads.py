@@ -12,6 +12,7 @@ import random
 import select
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
@@ -20,7 +21,7 @@ from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.door import Door
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows.effects import Sleep
-from lockfast.flows.plain import Env, Everywhere, Pipeline, is_clean
+from lockfast.flows.plain import Do, Env, Everywhere, Pipeline, gone, is_clean
 
 if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
@@ -43,33 +44,41 @@ class PlainThreads:
         self.closed = False
         self.endpoints = endpoints
         self._pools = [Pool(endpoint, min(TICK_S, timeout_s / 8)) for endpoint in endpoints]
+        self._private: dict[int, dict[int, Connection]] = {}  # what each flow under way keeps to itself
         forks.tell(self)
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it."""
-        private: dict[int, Connection] = {}  # what the flow keeps to itself, by server
-        answer: Any = None
-        error: BaseException | None = None
+        private: dict[int, Connection] = {}  # by server
         try:
-            while True:
-                try:
-                    effect = flow.send(answer) if error is None else flow.throw(error)
-                except StopIteration as stop:
-                    result: R = stop.value
-                    return result
-                answer = error = None
-                try:
-                    answer = self._perform(effect, private)
-                except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-                    error = struck
+            self._private[id(private)] = private
+            return self._go_on(flow, private)
         finally:
+            self._private.pop(id(private), None)
             for connection in private.values():
                 connection.close()  # only those that are not clean are left
+
+    def _go_on(self, flow: Flow[R], private: dict[int, Connection]) -> R:
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: R = stop.value
+                return result
+            answer = error = None
+            try:
+                answer = self._perform(effect, private)
+            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                error = struck
 
     def _perform(self, effect: Effect, private: dict[int, Connection]) -> Any:
         if type(effect) is Sleep:
             time.sleep(effect.delay_s)
             return None
+        if type(effect) is Do:
+            return effect.call(partial(self._go_on, private=private))
         if self.closed:
             raise Misused("this client is closed")
         if type(effect) is Everywhere:
@@ -80,6 +89,12 @@ class PlainThreads:
     def _pipeline(self, effect: Pipeline, private: dict[int, Connection]) -> list[Any]:
         pool = self._pools[effect.server]
         connection = private.pop(effect.server, None) if effect.private else None
+        # Nothing is owed on it, so what there is to read is its end.
+        if connection is not None and (not effect.same or _is_readable(connection)):
+            connection.close()
+            connection = None
+        if effect.same and connection is None:
+            raise gone(pool.door.endpoint.where)
         was_clean = connection is None
         if connection is None:
             connection = pool.take() or pool.connect(effect.by)
@@ -124,6 +139,10 @@ class PlainThreads:
         if self.closed:  # closed meanwhile: whoever closed may have missed this one
             pool.close_free()
 
+    def stop(self) -> None:
+        """Send nothing more. What is on its way is still answered."""
+        self.closed = True
+
     def close(self) -> None:
         """Close every connection. What was taken stays taken."""
         self.closed = True
@@ -133,6 +152,9 @@ class PlainThreads:
 
     def forget(self) -> None:
         """In a forked child: own nothing of the parent's. Its sockets are closed here and stay open there."""
+        for private in self._private.values():
+            while private:
+                private.popitem()[1].close()
         for pool in self._pools:
             pool.close_free()
             pool.door.forget()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,7 @@ from lockfast.drivers import forks, wire
 from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_threads import Hub
-from lockfast.drivers.identity import new_client_id, new_ticket, owner_text
+from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
@@ -42,7 +41,7 @@ class Threads:
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.env = Env(now, random.random, timeout_s)
-        self._prefix = prefix
+        self.prefix = prefix
         self._label = label
         self._tick_s = min(TICK_S, timeout_s / 8)
         self._door = Door(endpoint)
@@ -53,7 +52,7 @@ class Threads:
         """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
         self.era = Era()
         self._id = new_client_id()
-        own_channel = channel(self._prefix, self._id)
+        own_channel = channel(self.prefix, self._id)
         self.env.introduce(own_channel, owner_text(self._label))
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
@@ -65,7 +64,7 @@ class Threads:
 
     def new_ticket(self) -> str:
         """A ticket for the thread that asks."""
-        return new_ticket(self._id, threading.get_ident())
+        return new_ticket(self._id, agent_of_thread())
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""

@@ -9,6 +9,7 @@ import hiredis
 from lockfast.endpoints import Secret
 from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.flows.effects import Push
+from lockfast.flows.plain import PASSING
 from lockfast.flows.scripts import VARIES
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ Reader = hiredis.Reader
 ReplyError = hiredis.ReplyError
 ProtocolError = hiredis.ProtocolError
 
-# Said by a server that will be fit again soon: ask again within the caller's time. Nothing was run.
-_PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
 _KINDS = {"lock": "a lock", "rwlock": "a read/write lock", "election": "an election"}
 # Kinds that are the same name with another number, and what to do then.
 _NUMBERED = {
@@ -119,7 +118,7 @@ def failure(reply: Exception, where: str) -> LockfastError:
     """What an error reply means to the caller, with the server's own words in it."""
     words = str(reply)
     code = words.partition(" ")[0]
-    if code in _PASSING or "max number of clients" in words:
+    if code in PASSING or "max number of clients" in words:
         return Unreachable(f"{where} answers {words!r}", sent=False)
     if code == "LOCKFASTKIND":
         _, kind, limit = words.split(" ")

@@ -13,7 +13,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
+from lockfast.errors import Deadlock, LockfastError, NotAcquired, Refused, Unreachable
+from lockfast.flows import detection
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
 from lockfast.flows.scripts import LEAVE, RENEW, Bound
 from lockfast.specs import HEARTBEAT_S
@@ -58,7 +59,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
     """Hold what is asked for, waiting in the queue up to `wait_s` seconds (None: as long as it takes; 0: ask once).
 
     asked_at: when the first request was sent, for a driver that did so before it started the flow.
-    Raises NotAcquired, Unreachable or Refused; whatever it raises, and whatever is thrown in, nothing stays queued.
+    Raises NotAcquired, Unreachable, Refused or Deadlock; however it ends without a hold, nothing stays queued.
     """
     name = ask.name
     started = sent = heard_at = env.now() if asked_at is None else asked_at
@@ -66,6 +67,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
     unsure = False  # an admit went out and was never answered: it may still run, later than a leave
     reached = False  # the server may know the ticket
     failures = 0
+    watch = detection.Watch(started, env) if ask.detect else None
     try:
         while True:
             listening = env.listening
@@ -87,11 +89,11 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             reached = True
             failures = 0
 
-            code, fence, ms, position = (1, reply, ask.lease_ms, 0) if type(reply) is int else reply
+            code, fence, ms, position = (1, reply, ask.lease_ms + ask.grace_ms, 0) if type(reply) is int else reply
             if code == 1:
                 env.seen.learn(name.shown, fence)
                 # Never more than was asked for: a server whose clock stepped back sees more left than there is.
-                deadline = deadline_of(sent, min(ms, ask.lease_ms))
+                deadline = deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms))
                 if deadline - heard_at < ask.lease_s / 2:
                     deadline = yield from _top_up(ask, ticket, fence, deadline, env)
                     heard_at = env.now()
@@ -104,7 +106,8 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             if position == 0 or heard_at >= ends_at:
                 raise NotAcquired(_busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 
-            push = yield from _wait(ticket, position, ms, ends_at, listening, env)
+            asks_by = ends_at if watch is None else (yield from watch.look(ask, ticket, ends_at, env))
+            push = yield from _wait(ticket, position, ms, asks_by, listening, env)
             if push is not None and push.kind == "refused":
                 raise Refused(f"{name.shown!r}: it wants {ask.weight}, the limit is {push.number} now", code="LIMIT")
             if push is not None and push.number > fence:
@@ -123,7 +126,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             wait_s == 0 and not unsure and isinstance(reason, NotAcquired)
         ):
             # What was thrown in may have struck with the request on its way: only an answer makes it sure.
-            unsure = unsure or not isinstance(reason, NotAcquired)
+            unsure = unsure or not isinstance(reason, (NotAcquired, Deadlock))
             try:
                 yield Call(leave_of(ask, unsure), (ticket,), env.now() + UNDO_S, behind=True)
             except LockfastError:
@@ -156,10 +159,11 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
     """A hold with less than half its lease to go is renewed before it is handed out: its deadline, -inf when gone."""
     sent = env.now()
     try:
-        code, ms = yield Call(Bound(RENEW, ask.name, (ask.lease_ms, 0)), (fence, ticket), sent + env.attempt_s)
+        bound = Bound(RENEW, ask.name, (ask.lease_ms + ask.grace_ms, 0, ""))
+        code, ms = yield Call(bound, (fence, ticket), sent + env.attempt_s)
     except Unreachable:
         return deadline
-    return deadline_of(sent, min(ms, ask.lease_ms)) if code == 1 else -inf
+    return deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else -inf
 
 
 def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:
@@ -177,7 +181,7 @@ def _busy(name: str, wait_s: float | None) -> str:
 
 
 def leave_of(ask: Ask, unsure: bool) -> Bound:
-    return Bound(LEAVE, ask.name, (max(ask.lease_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
+    return Bound(LEAVE, ask.name, (max(ask.lease_ms + ask.grace_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
 
 
 def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> Flow[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockfast.flows.scripts import ADMIT, LEAVE, Bound
-from lockfast.specs import MAX_LIMIT, PLACE_S, lease_seconds, limit_count, permit_count
+from lockfast.specs import MAX_LIMIT, PLACE_S, grace_seconds, lease_seconds, limit_count, permit_count
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env
@@ -18,18 +18,37 @@ READER = 1
 
 
 class Ask:
-    """A name, a kind, a limit, a weight and a lease: all of an acquire but its ticket, the same for every one."""
+    """A name, a kind, a limit, a weight and a lease: all of an acquire but its ticket, the same for every one.
 
-    __slots__ = ("_admit", "_ask_once", "_me", "kind", "lease_ms", "lease_s", "leave", "limit", "name", "weight")
+    grace_ms is how much longer than the lease the server keeps a hold that was not given back. The server knows only
+    the sum; the holder counts on the lease alone.
+    """
 
-    def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_s: float) -> None:
+    __slots__ = (
+        "_admit",
+        "_ask_once",
+        "_me",
+        "detect",
+        "grace_ms",
+        "kind",
+        "lease_ms",
+        "lease_s",
+        "leave",
+        "limit",
+        "name",
+        "weight",
+    )
+
+    def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_s: float, grace_s: float = 0.0) -> None:
         self.name = name
         self.kind = kind
         self.limit = limit
         self.weight = weight
         self.lease_s = lease_s
         self.lease_ms = round(lease_s * 1000)
-        self.leave = Bound(LEAVE, name, (self.lease_ms, 0, ""))
+        self.grace_ms = round(grace_s * 1000)
+        self.detect = False  # whether a waiter looks for deadlocks; see detection.py
+        self.leave = Bound(LEAVE, name, (self.lease_ms + self.grace_ms, 0, ""))
         self._me: tuple[str, str] | None = None
         self._admit = self._ask_once = self.leave  # until `admit` has seen who is asking
 
@@ -37,16 +56,16 @@ class Ask:
         """The admission script, bound to this name and to the client that asks (a forked child is another)."""
         if self._me is not env.me:
             me = env.me
-            what = (self.kind, self.limit, self.weight, self.lease_ms, *me)
+            what = (self.kind, self.limit, self.weight, self.lease_ms + self.grace_ms, *me)
             self._admit = Bound(ADMIT, self.name, (*what, PLACE_MS))
             self._ask_once = Bound(ADMIT, self.name, (*what, 0))
             self._me = me  # last: another thread that sees it finds the bindings in place
         return self._ask_once if wait_s == 0 else self._admit
 
 
-def lock(name: Name, lease: object) -> Ask:
+def lock(name: Name, lease: object, grace: object = 0) -> Ask:
     """A lock: limit 1, weight 1."""
-    return Ask(name, "lock", 1, 1, lease_seconds(lease))
+    return Ask(name, "lock", 1, 1, lease_seconds(lease), grace_seconds(grace))
 
 
 class Permits:
@@ -58,15 +77,15 @@ class Permits:
         self._limit = None if limit is None else limit_count(limit)
         self._permits = permit_count(permits, self._limit)
 
-    def __call__(self, name: Name, lease: object) -> Ask:
-        return Ask(name, "semaphore", self._limit or STORED, self._permits, lease_seconds(lease))
+    def __call__(self, name: Name, lease: object, grace: object = 0) -> Ask:
+        return Ask(name, "semaphore", self._limit or STORED, self._permits, lease_seconds(lease), grace_seconds(grace))
 
 
-def read(name: Name, lease: object) -> Ask:
+def read(name: Name, lease: object, grace: object = 0) -> Ask:
     """One of the readers of a read/write lock."""
-    return Ask(name, "rwlock", READERS, READER, lease_seconds(lease))
+    return Ask(name, "rwlock", READERS, READER, lease_seconds(lease), grace_seconds(grace))
 
 
-def write(name: Name, lease: object) -> Ask:
+def write(name: Name, lease: object, grace: object = 0) -> Ask:
     """The writer of a read/write lock: it takes what all readers together could."""
-    return Ask(name, "rwlock", READERS, READERS, lease_seconds(lease))
+    return Ask(name, "rwlock", READERS, READERS, lease_seconds(lease), grace_seconds(grace))

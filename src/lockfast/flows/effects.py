@@ -107,7 +107,18 @@ class Env:
     now: seconds on a clock that never steps back and counts through suspend. jitter: a number in [0, 1).
     """
 
-    __slots__ = ("attempt_s", "connected", "jitter", "listening", "me", "now", "owner", "seen", "timeout_s")
+    __slots__ = (
+        "attempt_s",
+        "commands",
+        "connected",
+        "jitter",
+        "listening",
+        "me",
+        "now",
+        "owner",
+        "seen",
+        "timeout_s",
+    )
 
     def __init__(self, now: Callable[[], float], jitter: Callable[[], float], timeout_s: float) -> None:
         self.now = now
@@ -117,6 +128,7 @@ class Env:
         self.owner = ""
         self.me = ("", "")  # channel and owner, as `admit` wants them
         self.seen = Seen()
+        self.commands: dict[bytes, Any] = {}  # what the server told of its commands: see flows/guarding.py
         self.connected = False  # whether this client has ever had an answer from its server
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
 

@@ -18,7 +18,7 @@ from lockfast.flows.effects import Call, backoff
 from lockfast.flows.renewal import GONE
 from lockfast.flows.scripts import OBSERVE, PROCLAIM, Bound
 from lockfast.flows.watching import insist, news, patience
-from lockfast.specs import lease_seconds
+from lockfast.specs import grace_seconds, lease_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,8 @@ class Candidacy(Ask):
 
     __slots__ = ("value", "watched")
 
-    def __init__(self, name: Name, lease_s: float, value: str) -> None:
-        super().__init__(name, "election", 1, 1, lease_s)
+    def __init__(self, name: Name, lease_s: float, value: str, grace_s: float = 0.0) -> None:
+        super().__init__(name, "election", 1, 1, lease_s, grace_s)
         self.value = value
         self.watched = names.watched(name)
 
@@ -63,8 +63,8 @@ class Candidates:
     def __init__(self, value: object) -> None:
         self.value = check_value(value)
 
-    def __call__(self, name: Name, lease: object) -> Candidacy:
-        return Candidacy(name, lease_seconds(lease), self.value)
+    def __call__(self, name: Name, lease: object, grace: object = 0) -> Candidacy:
+        return Candidacy(name, lease_seconds(lease), self.value, grace_seconds(grace))
 
 
 def check_value(value: object) -> str:

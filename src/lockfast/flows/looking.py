@@ -40,7 +40,12 @@ def _ask(question: Callable[[float], Call | Command], env: Env) -> Flow[Any]:
 
 def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
     """The parts of every name with a holder or a waiter, sorted. Looks at all keys, without blocking the server."""
-    found: set[names.Parts] = set()
+    return sorted((yield from busy(prefix, env)))
+
+
+def busy(prefix: str, env: Env) -> Flow[dict[names.Parts, Snapshot]]:
+    """Every name with a holder or a waiter, by its parts, as it was when its turn came."""
+    found: dict[names.Parts, Snapshot] = {}
     cursor = b"0"
     for _ in range(MAX_SCANS):
         scan = ("SCAN", cursor, "MATCH", names.scan_pattern(prefix), "COUNT", 500)
@@ -53,10 +58,10 @@ def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
                 except (Refused, ValueError):
                     continue  # somebody else's key under our prefix
                 if seen.holders or seen.waiters:
-                    found.add(parts)
+                    found[parts] = seen
         if cursor == b"0":
             break
-    return sorted(found)
+    return found
 
 
 def break_lock(name: Name, reason: str, env: Env) -> Flow[Snapshot]:

@@ -9,29 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from lockfast.errors import LockfastError, Refused
+from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.flows.effects import Sleep
 
 R = TypeVar("R")
 Word = str | int | float | bytes
 Words = tuple[Word, ...]
 
+# Said by a server that will be fit again soon: ask again within the caller's time. Nothing was run.
+PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
+
 
 class Pipeline:
     """Send plain commands in one write. Answer: the list of their replies. Throws Unreachable as Call does.
 
     by: when to stop waiting for the replies, on the flow's clock.
-    private: on a connection that only this flow uses until it ends; a WATCH is undone by what others send.
+    private: on a clean connection that only this flow uses from then on; a WATCH is undone by what others send.
     server: which of the client's servers, counted from 0.
+    same: on the connection where the last private one left a WATCH. Where that is gone, what it guards must not be sent
+    on another: Unreachable(sent=False).
     """
 
-    __slots__ = ("by", "commands", "private", "server")
+    __slots__ = ("by", "commands", "private", "same", "server")
 
-    def __init__(self, commands: list[Words], by: float, private: bool = False, server: int = 0) -> None:
+    def __init__(
+        self, commands: list[Words], by: float, private: bool = False, server: int = 0, same: bool = False
+    ) -> None:
         self.commands = commands
         self.by = by
         self.private = private
         self.server = server
+        self.same = same
 
 
 class Everywhere:
@@ -49,7 +57,20 @@ class Everywhere:
         self.by = by
 
 
-Effect = Pipeline | Everywhere | Sleep
+class Do:
+    """Call something that is not a flow: code of the caller's, or another part of the client. Answer: what it returns.
+
+    It is given a function that runs a flow on the connections that this one keeps to itself. In asyncio what it
+    returns is awaited, in the simulator it is run as a flow. Throws whatever it raises.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[Callable[[Flow[Any]], Any]], Any]) -> None:
+        self.call = call
+
+
+Effect = Pipeline | Everywhere | Sleep | Do
 Flow = Generator[Effect, Any, R]
 
 
@@ -97,13 +118,14 @@ def watch(env: Env, key: str, *read: Word) -> Flow[Any]:
 
 def unwatch(env: Env) -> Flow[None]:
     """Give up a WATCH without a transaction."""
-    (reply,) = yield Pipeline([("UNWATCH",)], env.now() + env.timeout_s, private=True)
+    (reply,) = yield Pipeline([("UNWATCH",)], env.now() + env.timeout_s, private=True, same=True)
     checked(reply)
 
 
 def transact(env: Env, *commands: Words, watched: bool = False) -> Flow[list[Any] | None]:
     """MULTI, the commands, EXEC in one trip. Returns their replies, or None when what was watched has changed."""
-    replies = yield Pipeline([("MULTI",), *commands, ("EXEC",)], env.now() + env.timeout_s, private=watched)
+    by = env.now() + env.timeout_s
+    replies = yield Pipeline([("MULTI",), *commands, ("EXEC",)], by, private=watched, same=watched)
     for reply in replies[:-1]:
         checked(reply)  # says which command was refused; the reply of EXEC only says that one was
     results: list[Any] | None = checked(replies[-1])
@@ -123,6 +145,11 @@ def checked(reply: Any) -> Any:
         words = str(reply)
         raise Refused(f"the server refuses: {words}", code=words.partition(" ")[0])
     return reply
+
+
+def gone(where: str) -> Unreachable:
+    """What a Pipeline that wants the same connection is told when that is no more."""
+    return Unreachable(f"the connection to {where} that kept a WATCH is gone", sent=False)
 
 
 def is_clean(commands: list[Words], replies: list[Any], was_clean: bool) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from lockfast.errors import Unreachable
-from lockfast.flows.admission import deadline_of
+from lockfast.flows.admission import MARGIN_RATIO, MARGIN_S, deadline_of
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import RENEW, Bound
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from lockfast.grants import Hold
 
 AS_IT_IS = 0  # stands for a weight: no change
+WANTED = 2  # answered instead of 1: it is renewed, and somebody asks for it
 GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 
 
@@ -22,7 +24,7 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     sent = env.now()
     by = max(sent + 0.05, min(sent + env.attempt_s, *(hold.deadline for hold in due)))
     try:
-        replies = yield CallMany([_call(hold, by) for hold in due], by)
+        replies = yield CallMany([call(hold, sent, by) for hold in due], by)
     except Unreachable as failure:
         replies = [failure] * len(due)
     unanswered = []
@@ -31,14 +33,15 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
             hold.renewal_failed(reply)
             unanswered.append(hold)
         else:
-            _settle(hold, sent, *reply)
+            settle(hold, sent, *reply)
     return unanswered
 
 
-def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS) -> Flow[None]:
+def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: str = "") -> Flow[None]:
     """Renew one hold now, trying as long as it is sure. Raises LeaseLost, NotHeld, Unreachable, Refused.
 
     weight: what it holds of the limit from now on, if less than before; the rest goes to whoever waits for it.
+    heir: the ticket that has the hold from now on.
     """
     hold.check()
     hold.lease_ms = lease_ms
@@ -48,7 +51,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS) -> Flow[
         sent = env.now()
         by = min(sent + env.attempt_s, gives_up_at)
         try:
-            code, ms = yield _call(hold, by, weight)
+            code, ms = yield call(hold, sent, by, weight, heir)
         except Unreachable:
             failures += 1
             if env.now() >= gives_up_at:
@@ -56,17 +59,27 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS) -> Flow[
                 raise
             yield backoff(failures, gives_up_at, env)
             continue
-        _settle(hold, sent, code, ms)
+        settle(hold, sent, code, ms)
         hold.check()
         return
 
 
-def _call(hold: Hold, by: float, weight: int = AS_IT_IS) -> Call:
-    return Call(Bound(RENEW, hold.ask.name, (hold.lease_ms, weight)), (hold.fence, hold.ticket), by)
+def call(hold: Hold, moment: float, by: float, weight: int = AS_IT_IS, heir: str = "") -> Call:
+    """The request that renews a hold: for its lease, or for what is left of the time that it may last in all."""
+    lease_ms = hold.lease_ms
+    if hold.max_hold_s is not None:
+        # As much more than is left as the margin takes away again, so that the hold is sure until just then.
+        left_ms = ceil((hold.ends_at - moment + MARGIN_S) / MARGIN_RATIO * 1000)
+        lease_ms = min(lease_ms, max(left_ms, 1))
+    bound = Bound(RENEW, hold.ask.name, (lease_ms + hold.ask.grace_ms, weight, heir))
+    return Call(bound, (hold.fence, hold.ticket), by)
 
 
-def _settle(hold: Hold, sent: float, code: int, ms: int) -> None:
-    if code == 1:
-        hold.renewed(deadline_of(sent, min(ms, hold.lease_ms)))
-    else:
+def settle(hold: Hold, sent: float, code: int, ms: int) -> None:
+    """Tell a hold what came of its renewal."""
+    if code == 0:
         hold.lose(GONE)
+        return
+    hold.renewed(deadline_of(sent, min(ms - hold.ask.grace_ms, hold.lease_ms)))
+    if code == WANTED:
+        hold.revoke()

@@ -57,10 +57,12 @@ class Bound:
 
 ADMIT = Script("admit", 9)
 LEAVE = Script("leave", 4)
-RENEW = Script("renew", 4)
+RENEW = Script("renew", 5)
 RESIZE = Script("resize", 2)
+REVOKE = Script("revoke", 1)
 INSPECT = Script("inspect", 1)
 PROCLAIM = Script("proclaim", 4)
 OBSERVE = Script("observe", 3)
 LATCH = Script("latch", 7)
 BARRIER = Script("barrier", 8)
+GUARD = Script("guard", VARIES)

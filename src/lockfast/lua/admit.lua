@@ -14,10 +14,11 @@
 -- Errors: LOCKFASTKIND kind limit (the name is in use as that), LOCKFASTLIMIT limit (less than the weight; 0: none is
 -- stored), LOCKFASTFORMAT text (not a state we know)
 
--- The quick way, for a name that is known, free and not waited for, and is wanted whole. It writes and answers just
--- what the rest of this script would (a test compares them), without unpacking what it does not need.
+-- The quick way, for a name that is known, free and not waited for. It writes and answers just what the rest of this
+-- script would (a test compares them), without unpacking what it does not need.
 local raw = redis.call('GET', KEYS[1])
-if raw and ARGV[2] == ARGV[3] then
+local used = ARGV[2] == ARGV[3] and '0' or ARGV[3]
+if raw and (used == '0' or used - ARGV[2] < 0) then
   local fence = string.match(raw, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 0 %- ')
   if fence then
     local clock = redis.call('TIME')
@@ -27,8 +28,8 @@ if raw and ARGV[2] == ARGV[3] then
     fence = fence + 1
     if seen > fence then fence = seen end
     if now_us > fence then fence = now_us end
-    redis.call('SET', KEYS[1], string.format('1 %s %s %d 0 0 0 %s %d %d %s', ARGV[1], ARGV[2], fence, ARGV[9],
-      lease_end, now, ARGV[6]), 'PX', math.max(lease_end, math.floor(fence / 1000)) + 86400000 - now)
+    redis.call('SET', KEYS[1], string.format('1 %s %s %d %s 0 0 %s %d %d %s', ARGV[1], ARGV[2], fence, used,
+      ARGV[9], lease_end, now, ARGV[6]), 'PX', math.max(lease_end, math.floor(fence / 1000)) + 86400000 - now)
     return fence
   end
 end
@@ -61,7 +62,7 @@ if holder == ticket then
   if changed then save() end
   return {1, fence, holder_end - now, 0}
 end
-if used > 0 then
+if used > 0 and holder == '-' then
   local lease_end = redis.call('ZSCORE', KEYS[4], ticket)
   if lease_end then
     if changed then save() end
@@ -80,8 +81,8 @@ if tombs > now and redis.call('ZSCORE', KEYS[5], ticket) then
   return {-1, fence, 0, 0}
 end
 
-if holder == '-' and waiting == 0 and used + weight <= limit then
-  hold(ticket, weight, now + lease, lease, tonumber(ARGV[8]), ARGV[6])
+if (holder == '-' or used > 0) and waiting == 0 and used + weight <= limit then
+  hold(ticket, weight, now + lease, tonumber(ARGV[8]), ARGV[6])
   save()
   return fence
 end
@@ -97,6 +98,7 @@ if place_ms == 0 then
   if changed then save() end
   return {0, fence, due, 0}
 end
+if holder ~= '-' and used > 0 then share_holder(used) end -- somebody waits behind it from now on
 local since = now
 local rank = redis.call('ZRANK', KEYS[2], ticket)
 local entry = rank and redis.call('HGET', KEYS[3], ticket)

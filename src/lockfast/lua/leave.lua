@@ -11,9 +11,9 @@
 -- The quick way, for a holder whom nobody waits for: see admit.lua. The expiry that stands is late enough.
 local raw = redis.call('GET', KEYS[1])
 if raw and ARGV[2] == '0' and ARGV[3] == '' then
-  local rest, holder = string.match(raw, '^(1 %a+ %d+ %d+ 0 0 0 )(%S+) ')
+  local rest, holder = string.match(raw, '^(1 %a+ %d+ %d+ )%d+ 0 0 (%S+) ')
   if holder == ARGV[4] then
-    redis.call('SET', KEYS[1], rest .. '- 0 0 ', 'KEEPTTL')
+    redis.call('SET', KEYS[1], rest .. '0 0 0 - 0 0 ', 'KEEPTTL')
     return 1
   end
 end
@@ -22,7 +22,7 @@ end
 local ticket, found = ARGV[4], 0
 if holder == ticket then
   found = 1
-  forget_exclusive()
+  forget_holder()
 elseif used > 0 and redis.call('ZSCORE', KEYS[4], ticket) then
   found = 1
   forget_shared(ticket)
@@ -31,12 +31,7 @@ elseif waiting > 0 and forget_place(ticket) == 1 then
 end
 
 if found == 0 or ARGV[2] == '1' then
-  local until_ms = now + tonumber(ARGV[1])
-  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now)
-  redis.call('ZADD', KEYS[5], until_ms, ticket)
-  if until_ms > tombs then tombs = until_ms end
-  -- Tombstones need no day of memory: they expire with the last of them.
-  redis.call('PEXPIREAT', KEYS[5], tombs)
+  bury(ticket, now + tonumber(ARGV[1]))
 end
 if found > 0 and ARGV[3] ~= '' then
   redis.call('HSET', KEYS[3], '!broken', string.format('%d %s', now, ARGV[3]))

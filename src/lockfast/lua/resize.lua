@@ -17,7 +17,8 @@ if raw and kind ~= ARGV[1] then
   end
   before = 0
 end
-if holder ~= '-' then share_holder(before) end -- it holds what was the whole, and may be a part of it from now on
+-- Who holds what was the whole may hold a part of it from now on.
+if holder ~= '-' then share_holder(used > 0 and used or before) end
 kind, limit = ARGV[1], tonumber(ARGV[2])
 if waiting > 0 then refuse_heavy() end
 settle('')

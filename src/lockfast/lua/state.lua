@@ -4,11 +4,14 @@
 --
 -- All five keys of a name share one hash tag:
 --   KEYS[1] string  the name itself: "FORMAT kind limit fence used waiting tombs holder end since owner"
+--                   A holder of the whole limit stands here, with used = 0; and one of less that is alone and has
+--                   nobody waiting behind it, with its weight as `used`. The fence is then the holder's.
 --   KEYS[2] zset    the queue: ticket -> arrival number, lowest first
---   KEYS[3] hash    what is known of tickets in KEYS[2] and KEYS[4]; "!broken" -> "at by reason" of the last break
+--   KEYS[3] hash    what is known of tickets in KEYS[2] and KEYS[4]; "!broken" -> "at by reason" of the last break;
+--                   "!wanted" -> fence: whoever holds with this one or an older one has been asked to let go
 --                   a place:  "place_end weight lease since seen channel owner"
---                   a holder: "fence weight lease since owner"
---   KEYS[4] zset    shared holders: ticket -> end of lease. A holder of the whole limit stands in KEYS[1] instead.
+--                   a holder: "fence weight since owner"
+--   KEYS[4] zset    shared holders: ticket -> end of lease; `used` is the sum of their weights
 --   KEYS[5] zset    tombstones: ticket -> until when an `admit` of it is refused
 --
 -- Times are ms of this server's clock; a client's clock never comes in here. Fences are integers below 2^53.
@@ -16,7 +19,7 @@
 -- after the latest of now, the fence and every end that stands for the name: nothing is forgotten that still counts.
 local FORMAT = '1'
 local DAY = 86400000
-local SWEEP = 500 -- ended entries dropped per call at most, so that no call takes long; the next call goes on
+local SWEEP = 500 -- tickets dropped or let in per call at most, so that no call takes long; the next call goes on
 
 local clock = redis.call('TIME')
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
@@ -52,16 +55,17 @@ local function save()
 end
 
 -- Keep a shared holder until `lease_end`. Its fence is told with it: of several holders each has its own.
-local function share(ticket, own_fence, weight, lease_end, lease, since, owner)
+local function share(ticket, own_fence, weight, lease_end, since, owner)
   used = used + weight
   redis.call('ZADD', KEYS[4], lease_end, ticket)
-  redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s', own_fence, weight, lease, since, owner))
+  redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %s', own_fence, weight, since, owner))
   redis.call('PEXPIREAT', KEYS[3], expiry())
   redis.call('PEXPIREAT', KEYS[4], expiry())
 end
 
-local function forget_exclusive()
-  holder, holder_end, holder_since, holder_owner = '-', 0, 0, ''
+-- Forget the holder in KEYS[1].
+local function forget_holder()
+  holder, holder_end, holder_since, holder_owner, used = '-', 0, 0, '', 0
 end
 
 local function forget_shared(ticket)
@@ -79,21 +83,40 @@ local function forget_place(ticket)
   return was_there
 end
 
--- Make `ticket` a holder with a fence that nobody has had, from now until `lease_end`.
-local function hold(ticket, weight, lease_end, lease, seen, owner)
-  fence = math.max(fence + 1, seen + 1, now_us)
-  if weight == limit then
-    holder, holder_end, holder_since, holder_owner = ticket, lease_end, now, owner
-  else
-    share(ticket, fence, weight, lease_end, lease, now, owner)
-  end
+-- Refuse every `admit` of a ticket for a while.
+local function bury(ticket, until_ms)
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now)
+  redis.call('ZADD', KEYS[5], until_ms, ticket)
+  if until_ms > tombs then tombs = until_ms end
+  -- Tombstones need no day of memory: they expire with the last of them.
+  redis.call('PEXPIREAT', KEYS[5], tombs)
 end
 
--- Make the holder of the whole a shared holder of `weight`, with the fence that it has.
+-- Whether a ticket holds the name at this moment, by that very grant: a ticket granted twice has two fences.
+local function stands(ticket, own_fence)
+  if holder == ticket then return fence == own_fence and holder_end > now end
+  if used == 0 or tonumber(redis.call('ZSCORE', KEYS[4], ticket) or 0) <= now then return false end
+  local entry = redis.call('HGET', KEYS[3], ticket)
+  return entry and tonumber(string.match(entry, '^%d+')) == own_fence
+end
+
+-- Make the holder in KEYS[1] one of the shared ones, with `weight` and the fence that it has.
 local function share_holder(weight)
   local ticket, lease_end, since, owner = holder, holder_end, tonumber(holder_since), holder_owner
-  forget_exclusive()
-  share(ticket, fence, weight, lease_end, lease_end - now, since, owner)
+  forget_holder()
+  share(ticket, fence, weight, lease_end, since, owner)
+end
+
+-- Make `ticket` a holder with a fence that nobody has had, from now until `lease_end`.
+local function hold(ticket, weight, lease_end, seen, owner)
+  if holder ~= '-' then share_holder(used) end -- it is no longer alone
+  fence = math.max(fence + 1, seen + 1, now_us)
+  if used == 0 and (weight == limit or waiting == 0) then
+    holder, holder_end, holder_since, holder_owner = ticket, lease_end, now, owner
+    used = weight < limit and weight or 0
+  else
+    share(ticket, fence, weight, lease_end, now, owner)
+  end
 end
 
 -- Drop waiters that want more than the limit, wherever they stand: they could only hold up the others.
@@ -114,17 +137,18 @@ end
 local function settle(asker)
   local changed = false
   if holder ~= '-' and holder_end <= now then
-    forget_exclusive()
+    forget_holder()
     changed = true
   end
-  if used > 0 then
+  if used > 0 and holder == '-' then
     local ended = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, SWEEP)
     for i = 1, #ended do forget_shared(ended[i]) end
     if #ended > 0 then changed = true end
     if used < 0 or redis.call('EXISTS', KEYS[4]) == 0 then used = 0 end
   end
-  local dropped = 0
-  while waiting > 0 and holder == '-' and used < limit and dropped < SWEEP do
+  local steps = 0
+  while waiting > 0 and holder == '-' and used < limit and steps < SWEEP do
+    steps = steps + 1
     local ticket = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
     if not ticket then -- the queue was evicted or deleted by hand
       waiting = 0
@@ -139,11 +163,9 @@ local function settle(asker)
     place_end, weight, lease = tonumber(place_end or 0), tonumber(weight or 0), tonumber(lease or 0)
     if place_end <= now and ticket ~= asker then
       forget_place(ticket)
-      dropped = dropped + 1
     elseif weight > limit then -- the limit was lowered while it waited
       forget_place(ticket)
       redis.pcall('PUBLISH', channel, 'refused ' .. ticket .. ' ' .. string.format('%d', limit))
-      dropped = dropped + 1
     elseif used + weight > limit then
       break -- the head waits for more room, and nobody overtakes it
     else
@@ -155,7 +177,7 @@ local function settle(asker)
         -- Nobody is listening: dead, or not yet subscribed. It has until its place would have ended to ask for itself.
         if type(heard) ~= 'number' or heard == 0 then lease_end = math.min(lease_end, place_end) end
       end
-      hold(ticket, weight, lease_end, lease, tonumber(seen), owner)
+      hold(ticket, weight, lease_end, tonumber(seen), owner)
     end
     changed = true
   end

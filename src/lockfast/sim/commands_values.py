@@ -30,6 +30,12 @@ def _get(db: Keyspace, args: Sequence[bytes]) -> Reply:
     return db.string(args[0])
 
 
+@command("MGET", 1, MANY)
+def _mget(db: Keyspace, args: Sequence[bytes]) -> Reply:
+    # A key of another type is no error here, it is as if it were not there.
+    return [value if isinstance(value := db.get(key), bytes) else None for key in args]
+
+
 @command("SET", 2, MANY, writes=True)
 def _set(db: Keyspace, args: Sequence[bytes]) -> Reply:
     key, value = args[0], args[1]

@@ -14,9 +14,10 @@ from lockfast.drivers import wire
 from lockfast.errors import LockfastError, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.effects import Call, CallMany, Command, Listen, Sleep, Wait
-from lockfast.flows.plain import Everywhere, Pipeline, is_clean
+from lockfast.flows.plain import Do, Everywhere, Pipeline, gone, is_clean
 from lockfast.sim.hub import Hub
 from lockfast.sim.lines import by_sha, by_text
+from lockfast.sim.net import OPEN
 from lockfast.sim.pooled import Pooled
 from lockfast.sim.shared import Shared
 from lockfast.sim.tasks import Cancelled, Pending, Task, until
@@ -77,13 +78,15 @@ class Give:
 class Frame:
     """One flow under way, and the connections on which its requests went out."""
 
-    __slots__ = ("cancelled", "lane", "private", "unanswered")
+    __slots__ = ("cancelled", "ends_private", "lane", "private", "unanswered")
 
-    def __init__(self) -> None:
+    def __init__(self, of: Frame | None = None) -> None:
+        """of: the flow that this one is a part of, whose own connections it may use."""
         self.cancelled = False
         self.lane: Any = None  # for `shared`: where the last request went out
         self.unanswered: list[Connection] = []  # for `pooled`: where requests went out without an answer
-        self.private: dict[int, Connection] = {}  # by server
+        self.private: dict[int, Connection] = {} if of is None else of.private  # by server
+        self.ends_private = of is None
 
 
 class Runner:
@@ -205,6 +208,8 @@ class Runner:
             return reply
         if kind is Pipeline:
             return (yield from self._pipeline(effect, frame))
+        if kind is Do:
+            return (yield from self._do(effect, frame))
         if kind is Everywhere:
             return (yield from self._everywhere(effect))
         raise TypeError(f"a simulated client cannot do {effect!r}")
@@ -220,9 +225,22 @@ class Runner:
         where = self.client.servers[0].name
         return [wire.failure(reply, where) if isinstance(reply, wire.ReplyError) else reply for reply in replies]
 
+    def _do(self, effect: Do, frame: Frame) -> Steps[Any]:
+        """What is called yields effects of its own, and Pipelines on the connections of the flow that calls it."""
+
+        def run(flow: Generator[Any, Any, R]) -> Steps[R]:
+            return self._go_on(flow, None, None, Frame(frame))
+
+        return (yield from run(effect.call(run)))
+
     def _pipeline(self, effect: Pipeline, frame: Frame) -> Steps[list[Any]]:
         pool = self._plain[effect.server]
         connection = frame.private.pop(effect.server, None) if effect.private else None
+        if connection is not None and (not effect.same or connection.state is not OPEN):
+            connection.close()
+            connection = None
+        if effect.same and connection is None:
+            raise gone(pool.node.name)
         was_clean = connection is None
         if connection is None:
             connection = yield from pool.take_alive(effect.by)
@@ -256,8 +274,9 @@ class Runner:
 
     def _end(self, frame: Frame) -> None:
         """The flow has ended: its connections are given up, but what was written on them still runs."""
-        for connection in frame.private.values():
-            connection.close()
+        if frame.ends_private:
+            for connection in frame.private.values():
+                connection.close()
         for connection in frame.unanswered:
             self.lines[0].let_go(connection)
 

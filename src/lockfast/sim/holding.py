@@ -60,11 +60,18 @@ class Section:
 
 
 def hold(
-    client: Client, ask: Ask, wait_s: float | None, body: Body | float = 0.0, renew: bool = True, ticket: str = ""
+    client: Client,
+    ask: Ask,
+    wait_s: float | None,
+    body: Body | float = 0.0,
+    renew: bool = True,
+    ticket: str = "",
+    take: Run | None = None,
 ) -> Generator[Any, Any, bool]:
     """Acquire, run the body (or work for that many seconds), release. True when it was held to the end.
 
-    False when it was not acquired, or was lost on the way. Cancelled travels through.
+    False when it was not acquired, or was lost on the way. Cancelled travels through. take: how to come by the hold,
+    if not by asking for it.
     """
     ticket = ticket or client.new_id()
     name = ask.name.shown
@@ -72,7 +79,7 @@ def hold(
     world = client.world
     world.record("asked", lease=ask.lease_s, **about)
     try:
-        held = yield Take(ask, ticket, wait_s)
+        held = yield take or Take(ask, ticket, wait_s)
     except (LockfastError, Cancelled) as failure:
         world.say(client.name, f"does not get {name!r} ({ticket}): {failure}")
         world.record("failed", note=type(failure).__name__, **about)

@@ -60,7 +60,42 @@ function redis.sha1hex(...)
   return sha1hex(tostring((...)))
 end
 
-local globals = {redis = share(redis), _VERSION = _VERSION}
+-- Not the format of the real one, which nobody sees who only packs and unpacks.
+local cmsgpack = {}
+
+function cmsgpack.pack(value)
+  local kind = type(value)
+  if kind == 'string' then return 's' .. #value .. ' ' .. value end
+  if kind == 'number' then return string.format('n%.17g ', value) end
+  if kind ~= 'table' then return value and 'y' or 'f' end
+  local field = value.err and 'err' or value.ok and 'ok'
+  if field then return field:sub(1, 1) .. cmsgpack.pack(value[field]) end
+  local packed = {}
+  for i = 1, #value do packed[i] = cmsgpack.pack(value[i]) end
+  return 't' .. #value .. ' ' .. table.concat(packed)
+end
+
+local function unpacked(text, at)
+  local mark = text:sub(at, at)
+  if mark == 'f' then return false, at + 1 end
+  if mark == 'y' then return true, at + 1 end
+  if mark == 'e' or mark == 'o' then
+    local inner, after = unpacked(text, at + 1)
+    return {[mark == 'e' and 'err' or 'ok'] = inner}, after
+  end
+  local number, start = text:match('^(%S+) ()', at + 1)
+  if mark == 'n' then return tonumber(number), start end
+  if mark == 's' then return text:sub(start, start + number - 1), start + number end
+  local items = {}
+  for i = 1, tonumber(number) do items[i], start = unpacked(text, start) end
+  return items, start
+end
+
+function cmsgpack.unpack(text)
+  return (unpacked(text, 1))
+end
+
+local globals = {redis = share(redis), cmsgpack = share(cmsgpack), _VERSION = _VERSION}
 local libraries = {}
 for _, name in ipairs {'string', 'table', 'math'} do
   local library = {}

@@ -7,7 +7,7 @@ belongs to one keyspace, from start to end; runs do not nest, since no command t
 What crosses between Python and Lua is kept flat, for that is where the time goes: values alone, or behind a mark. From
 Python: `true, items…` is a list, `false, field, text` a status or an error. From Lua: see `answer` in sandbox.lua.
 
-Left out of the sandbox: math.random, cjson, cmsgpack, struct, bit, coroutine, load and loadstring.
+Left out of the sandbox: math.random, cjson, struct, bit, coroutine, load and loadstring.
 """
 
 from __future__ import annotations

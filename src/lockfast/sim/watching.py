@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from lockfast.check.history import HANDED_ON
 from lockfast.sim.telling import fence_text
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class View:
     __slots__ = ("holders", "keys", "limit", "queue", "raw", "shared")
 
     def __init__(self, keys: tuple[str, ...]) -> None:
-        self.keys = [key.encode() for key in keys]
+        self.keys = [key.encode() for key in keys[:5]]  # a guard has more, of its caller's own
         self.raw: bytes | None = None
         self.queue: dict[str, bytes] = {}  # ticket -> since when it has this place, in order
         self.shared: dict[bytes, float] = {}
@@ -65,7 +66,10 @@ class Watch:
         view.raw, view.shared = raw, dict(shared)
         holders, view.limit = self._read(view)
         leaving = str(call.args[-1]) if bound.script.name == "leave" else ""
-        self._compare(name, view, holders, queue, leaving)
+        heir = str(bound.args[2]) if bound.script.name == "renew" else ""
+        if heir in holders and heir not in view.holders:
+            leaving = str(call.args[-1])
+        self._compare(name, view, holders, queue, leaving, heir)
         view.holders, view.queue = holders, queue
 
     def _queue(self, view: View, asker: str) -> dict[str, bytes]:
@@ -88,9 +92,9 @@ class Watch:
         holders: dict[str, Standing] = {}
         if view.raw is None:
             return holders, 1
-        _, _, limit, fence, _, _, _, holder, end_ms, _ = view.raw.decode().split(" ", 9)
+        _, _, limit, fence, used, _, _, holder, end_ms, _ = view.raw.decode().split(" ", 9)
         if holder != "-":
-            holders[holder] = Standing(int(fence), int(end_ms), int(limit))
+            holders[holder] = Standing(int(fence), int(end_ms), int(used) or int(limit))
         if view.shared:
             entries = self._node.server.store.hash(view.keys[2])
             assert entries is not None, "shared holders have entries"
@@ -100,7 +104,7 @@ class Watch:
         return holders, int(limit)
 
     def _compare(
-        self, name: str, view: View, holders: dict[str, Standing], queue: dict[str, bytes], leaving: str
+        self, name: str, view: View, holders: dict[str, Standing], queue: dict[str, bytes], leaving: str, heir: str
     ) -> None:
         for ticket, old in view.holders.items():
             new = holders.get(ticket)
@@ -116,7 +120,7 @@ class Watch:
         for ticket, new in holders.items():
             before = view.holders.get(ticket)
             if before is None or before.fence != new.fence:
-                self._record("held", name, ticket, view.limit, new)
+                self._record("held", name, ticket, view.limit, new, HANDED_ON if ticket == heir else "")
                 self._say(f"{ticket} holds {name!r}, fence {fence_text(new.fence)}, until {self._true(new.end_ms):.3f}")
             elif before.end_ms != new.end_ms:
                 self._record("prolonged", name, ticket, view.limit, new)
@@ -126,8 +130,8 @@ class Watch:
                 self._record("queued", name, ticket, view.limit, None)
                 self._say(f"{ticket} waits for {name!r}, place {place}")
 
-    def _record(self, what: str, name: str, ticket: str, limit: int, standing: Standing | None) -> None:
-        client = ticket.rpartition(".")[0]
+    def _record(self, what: str, name: str, ticket: str, limit: int, standing: Standing | None, note: str = "") -> None:
+        client = ticket.partition(".")[0]
         if standing is None:
             self._node.world.record(what, name=name, ticket=ticket, client=client, limit=limit)
             return
@@ -141,6 +145,7 @@ class Watch:
             fence=standing.fence,
             weight=standing.weight,
             until=until,
+            note=note,
         )
 
     def _true(self, wall_ms: int) -> float:

@@ -9,6 +9,7 @@ from lockfast.sync.rlock import RLock
 from lockfast.sync.rwlock import ReadLock, RWLock, WriteLock
 from lockfast.sync.semaphore import Semaphore
 from lockfast.sync.several import Grants, Locks
+from lockfast.sync.transaction import Transaction
 
 __all__ = [
     "Barrier",
@@ -26,5 +27,6 @@ __all__ = [
     "RWLock",
     "ReadLock",
     "Semaphore",
+    "Transaction",
     "WriteLock",
 ]

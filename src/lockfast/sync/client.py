@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from lockfast import endpoints, names, specs
+from lockfast import endpoints, names, specs, transactions
+from lockfast.drivers.plain_threads import PlainThreads
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError
-from lockfast.flows import asks, looking
+from lockfast.flows import asks, deadlocks, handing, looking
 from lockfast.flows.barrier import BarrierSpec
 from lockfast.flows.latch import LatchSpec
+from lockfast.flows.transaction import LEASE_S
 from lockfast.locks import Options
 from lockfast.sync.barrier import Barrier
 from lockfast.sync.election import Election
@@ -19,12 +21,18 @@ from lockfast.sync.rlock import RLock
 from lockfast.sync.rwlock import RWLock
 from lockfast.sync.semaphore import Semaphore
 from lockfast.sync.several import Locks
+from lockfast.sync.transaction import run as run_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.snapshots import Snapshot
     from lockfast.sync.lock import Grant
+    from lockfast.sync.transaction import Function
+    from lockfast.transactions import Outcome
+    from lockfast.waitfor import Cycle
+
+R = TypeVar("R")
 
 
 class Lockfast:
@@ -44,6 +52,7 @@ class Lockfast:
     ) -> None:
         self._prefix = names.check_prefix(prefix)
         self._driver = Threads(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
+        self._plain = PlainThreads([self._driver.endpoint], self._driver.env.timeout_s)  # for transactions
 
     def __repr__(self) -> str:
         return f"<Lockfast {self._driver.endpoint.where}>"
@@ -57,6 +66,9 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
+        detect: bool = False,
     ) -> Lock:
         """A lock that one holder at a time can have, first come, first served.
 
@@ -64,13 +76,17 @@ class Lockfast:
         lease: seconds the server keeps the hold if this process dies. wait: seconds to queue; None as long as it
         takes, 0 to ask once. renew: keep the lease going while held. on_lost: called with the grant, in a thread of
         its own, when the hold is no longer sure. cancel_on_loss: for asyncio, where the body is cancelled on loss;
-        a thread cannot be stopped, so here a body must call `grant.check()`.
+        a thread cannot be stopped, so here a body must call `grant.check()`. detect: while waiting, look for a
+        deadlock; the youngest waiter of the circle raises Deadlock. All waiters of the circle must ask for it.
+
+        grace: seconds more than the lease that the name stays closed if the hold was not given back, for what its
+        holder had under way when it gave up. max_hold: seconds after which the hold is lost although it was renewed,
+        as a bound for bodies that hang.
 
         Raises TypeError or ValueError for arguments that cannot work; nothing is sent before an acquire.
         """
-        return Lock(
-            self._driver, self._prefix, (name, *parts), asks.lock, Options(lease, wait, renew, on_lost, cancel_on_loss)
-        )
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
+        return Lock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def semaphore(
         self,
@@ -83,6 +99,9 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
+        detect: bool = False,
     ) -> Semaphore:
         """Up to `limit` permits at once, first come, first served; nobody overtakes one that waits for several.
 
@@ -93,7 +112,7 @@ class Lockfast:
         Raises TypeError or ValueError for arguments that cannot work; an acquire raises Refused when the name is in
         use with another limit.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
 
     def rwlock(
@@ -105,13 +124,16 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
+        detect: bool = False,
     ) -> RWLock:
         """Many readers or one writer, first come, first served, so that neither starves.
 
         `read()` and `write()` are what is acquired; readers that follow each other are let in together. The options
         are those of `lock`.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return RWLock(self._driver, self._prefix, (name, *parts), options)
 
     def rlock(
@@ -123,13 +145,16 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
+        detect: bool = False,
     ) -> RLock:
         """A lock that the thread which holds it may acquire again, as often as it likes; each acquire is released once.
 
         All entries share one hold and its fence. To others it is a lock like any other, also to one made by `lock`
         of the same name. The options are those of `lock`; the first entry's count.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return RLock(self._driver, self._prefix, (name, *parts), asks.lock, options)
 
     def locks(self, *things: str | Lock, wait: float | None = None, lease: float = 30.0) -> Locks:
@@ -152,13 +177,16 @@ class Lockfast:
         renew: bool = True,
         on_lost: Callable[[Grant], object] | None = None,
         cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
+        detect: bool = False,
     ) -> Election:
         """One leader at a time, whom everybody can see.
 
         `campaign()` is what is acquired to lead, `leader()` and `observe()` tell who does. value: what this client
         proclaims when it begins to lead, such as its address. The other options are those of `lock`.
         """
-        options = Options(lease, wait, renew, on_lost, cancel_on_loss)
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Election(self._driver, self._prefix, (name, *parts), value, options)
 
     def latch(self, name: str, *parts: str | int, count: int, lease: float = 86400.0) -> Latch:
@@ -177,6 +205,34 @@ class Lockfast:
         """
         return Barrier(self._driver, BarrierSpec(names.make(self._prefix, (name, *parts)), parties, lease))
 
+    def transaction(
+        self,
+        fn: Function[R],
+        *keys: str | bytes,
+        attempts: int = 20,
+        wait: float | None = 10.0,
+        escalate: int | None = 4,
+    ) -> Outcome[R]:
+        """Read, decide, and write only if nobody else has written meanwhile; else again. By WATCH, MULTI and EXEC.
+
+        fn: called with a `Transaction` in every attempt; it reads, then queues writes, and what it returns is in the
+        outcome. It may be called several times, so it should do nothing else that counts. keys: what is watched, your
+        own keys as they are; only these can be read. attempts: how often fn is called at most. wait: seconds for which
+        new attempts may begin; None for as long as there are attempts. escalate: after so many conflicts the lock on
+        these keys is taken, so that others which escalate wait instead of colliding; None for never.
+
+        Raises Conflict when others were always faster (nothing was written: try later), OutcomeUnknown when the reply
+        of EXEC was lost (look before you do it again), Unreachable with `sent` False when the server does not answer
+        (nothing was written), Refused when it says no, PartlyWritten when it carried out some of the commands only;
+        and what fn raises, with nothing written.
+        """
+        plan = transactions.plan(fn, keys, attempts, wait, escalate)
+
+        def lock() -> Locks:
+            return self.locks(*[self.lock(*transactions.lock_name(key), lease=LEASE_S) for key in plan.keys])
+
+        return run_transaction(self._driver, self._plain, fn, plan, lock)
+
     def names(self) -> list[tuple[str, ...]]:
         """The names that are held or waited for, each as its parts, sorted."""
         return self._driver.run(looking.in_use(self._prefix, self._driver.env))
@@ -185,6 +241,14 @@ class Lockfast:
         """Holders and waiters of one name, in order. Changes nothing."""
         made = names.make(self._prefix, (name, *parts))
         return self._driver.run(looking.inspect(made, self._driver.env))
+
+    def deadlocks(self) -> tuple[Cycle, ...]:
+        """Every deadlock of this server and prefix, one circle of waiters for each; empty if there is none.
+
+        Also those of waiters that do not detect any. Looks at all names, and at those of a circle twice, some seconds
+        apart. Changes nothing: stop one of the waiters, or `break_lock` one of the names.
+        """
+        return self._driver.run(deadlocks.find(self._prefix, self._driver.env))
 
     def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
         """Take a name away from whoever holds it, hand it to the next, and record why. Returns what was there before.
@@ -195,11 +259,42 @@ class Lockfast:
         made = names.make(self._prefix, (name, *parts))
         return self._driver.run(looking.break_lock(made, reason, self._driver.env))
 
+    def revoke(self, name: str, *parts: str | int) -> int:
+        """Ask whoever holds a name to let go of it. Returns how many were asked; nobody is made to.
+
+        They see `grant.revoked`, at their next renewal at the latest; `grant.wait_revoked()` hears of it at once.
+        """
+        made = names.make(self._prefix, (name, *parts))
+        return self._driver.run(handing.revoke(made, names.channel(self._prefix, ""), self._driver.env))
+
+    def adopt(
+        self,
+        text: str,
+        *,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+    ) -> Grant:
+        """Go on with a hold that another process exported (`grant.export()`): the same name, lease and fence.
+
+        It works once for each export, while the lease lasts. It is renewed, and given a ticket that only this client
+        has, before the grant is returned. Raises LeaseLost when it had ended or was adopted by another (acquire
+        anew), ValueError when the text is not what `export()` returned, and Unreachable when the server does not
+        answer: then the hold is given back as far as it was taken over.
+        """
+        told = handing.read(text, self._prefix)
+        options = Options(
+            told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s, False
+        )
+        lock = Lock(self._driver, self._prefix, told.parts, told.ask_for, options)
+        lock._told = told
+        return lock._acquire(None)
+
     def close(self) -> None:
         """Give back what is still held and close every connection. Acquires that wait elsewhere raise `Misused`."""
         driver = self._driver
         if driver.closing:
             return
+        self._plain.stop()
         driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
@@ -207,6 +302,7 @@ class Lockfast:
             except LockfastError:
                 pass  # lost, or not confirmed: the lease ends it
         driver.close()
+        self._plain.close()
 
     def __enter__(self) -> Self:
         return self

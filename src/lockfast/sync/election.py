@@ -98,6 +98,8 @@ class Campaign(Lock):
             if driver.closing:
                 raise Misused("this client is closed")
             hold = driver.run(election.campaign(self._ask, wait_s, driver.env, _Holder((self,), driver)))
+            if self._max_hold_s is not None:
+                hold.end_after(self._max_hold_s)
             leadership = Leadership(hold, driver)
             if driver.closing:  # closed in this very moment: nobody could resign later
                 leadership.release()
