@@ -134,6 +134,11 @@ def page() -> str:
     lines += describe("RLock", lockfast.RLock)
     lines += describe("Locks", lockfast.Locks)
     lines += describe("Grants", lockfast.Grants)
+    lines += describe("Election", lockfast.Election)
+    lines += describe("Leadership", lockfast.Leadership)
+    lines += describe("Observation", lockfast.sync.Observation)
+    lines += describe("Latch", lockfast.Latch)
+    lines += describe("Barrier", lockfast.Barrier)
     lines += describe("Transaction", lockfast.Transaction)
     lines += [
         f"### `Outcome({', '.join(lockfast.Outcome._fields)})`",
@@ -149,6 +154,7 @@ def page() -> str:
         snapshots.Owner,
         snapshots.Broken,
         waitfor.Step,
+        lockfast.Leader,
     ):
         fields = ", ".join(each._fields)
         lines += [f"### `{each.__name__}({fields})`", "", inspect.cleandoc(each.__doc__ or ""), ""]

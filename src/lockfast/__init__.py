@@ -11,6 +11,7 @@ For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 
 from lockfast._version import __version__
 from lockfast.errors import (
+    BrokenBarrier,
     Conflict,
     Deadlock,
     LeaseLost,
@@ -24,14 +25,35 @@ from lockfast.errors import (
     Stale,
     Unreachable,
 )
-from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore, Transaction
+from lockfast.flows.election import Leader
+from lockfast.sync import (
+    Barrier,
+    Election,
+    Grant,
+    Grants,
+    Latch,
+    Leadership,
+    Lock,
+    Lockfast,
+    Locks,
+    RLock,
+    RWLock,
+    Semaphore,
+    Transaction,
+)
 from lockfast.transactions import Outcome
 
 __all__ = [
+    "Barrier",
+    "BrokenBarrier",
     "Conflict",
     "Deadlock",
+    "Election",
     "Grant",
     "Grants",
+    "Latch",
+    "Leader",
+    "Leadership",
     "LeaseLost",
     "Lock",
     "Lockfast",

@@ -11,6 +11,7 @@
     ├── Refused                           the server answered "no"     → its words are in the message
     │   └── PartlyWritten                 of a transaction, some ran   → mend the data, fix the calling code
     ├── Conflict                          others wrote first, always   → try later, or escalate
+    ├── BrokenBarrier                     a party is missing           → reset the barrier, or give up
     └── Misused       (RuntimeError)      closed client, wrong loop    → fix the calling code
 
 Bad arguments are plain `ValueError` and `TypeError`, raised before anything is sent.
@@ -108,6 +109,18 @@ class Refused(LockfastError):
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class BrokenBarrier(LockfastError):
+    """The barrier is broken: a party that waited died, gave up or was cancelled, or somebody called abort() or reset().
+
+    Nobody of this generation passes. Agree on whether to go on: `reset()` makes the barrier whole for everybody, and
+    until then every `wait()` raises this. `name` is the barrier's name.
+    """
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class Misused(LockfastError, RuntimeError):

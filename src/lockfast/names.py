@@ -43,6 +43,11 @@ def make(prefix: str, parts: tuple[str | int, ...]) -> Name:
     return Name("|".join(texts), (base, base + ":queue", base + ":entries", base + ":shared", base + ":tombs"))
 
 
+def watched(name: Name) -> Name:
+    """The same name with a sixth key, for scripts that push to more than the queue: see lua/watchers.lua."""
+    return Name(name.shown, (*name.keys, name.keys[0] + ":watchers"))
+
+
 def _part(part: object) -> str:
     if type(part) is int:
         return str(part)

@@ -48,7 +48,10 @@ class Broken(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Holders, and waiters in order. kind is "" for a name that the server does not know."""
+    """Holders, and waiters in order. kind is "" for a name that the server does not know.
+
+    standing: of a latch, how much is left to count; of a barrier, "whole" or "broken". Nobody holds those.
+    """
 
     name: str
     kind: str
@@ -59,6 +62,7 @@ class Snapshot(NamedTuple):
     waiters: tuple[Waiter, ...]
     queue_length: int
     broken: Broken | None
+    standing: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain dicts and lists, for JSON."""
@@ -72,12 +76,14 @@ class Snapshot(NamedTuple):
 def read(name: Name, reply: list[Any]) -> Snapshot:
     """The snapshot in a reply of `inspect.lua`."""
     now_ms, raw, shared, queue, broken, length = reply
-    kind, limit, fence, holders = "", 0, 0, []
+    kind, limit, fence, standing, holders = "", 0, 0, "", []
     if raw:
         fields = raw.decode().split(" ", 10)
         kind, limit, fence = fields[1], int(fields[2]), int(fields[3])
         ticket, end_ms, since_ms, owner = fields[7], int(fields[8]), int(fields[9]), fields[10]
-        if ticket != "-" and end_ms > now_ms:
+        if kind in ("latch", "barrier"):
+            standing = _standing(ticket) if end_ms > now_ms else ""
+        elif ticket != "-" and end_ms > now_ms:
             left_s = (end_ms - now_ms) / 1000
             holders.append(Holder(ticket, fence, int(fields[4]) or limit, _owner(owner), since_ms / 1000, left_s))
     for ticket, end, entry in zip(shared[::3], shared[1::3], shared[2::3], strict=True):
@@ -96,8 +102,14 @@ def read(name: Name, reply: list[Any]) -> Snapshot:
         if left_s > 0:
             waiters.append(Waiter(ticket.decode(), int(weight), _owner(owner), int(since) / 1000, left_s))
     return Snapshot(
-        name.shown, kind, limit, fence, now_ms / 1000, tuple(holders), tuple(waiters), length, _broken(broken)
+        name.shown, kind, limit, fence, now_ms / 1000, tuple(holders), tuple(waiters), length, _broken(broken), standing
     )
+
+
+def _standing(condition: str) -> str:
+    """What stands in the place of the holder of a latch ("left:2") or a barrier ("whole:…"), in words."""
+    word, _, rest = condition.partition(":")
+    return f"{rest} left" if word == "left" else word
 
 
 def _padded(entry: bytes, count: int) -> list[str]:
@@ -106,7 +118,7 @@ def _padded(entry: bytes, count: int) -> list[str]:
 
 def _owner(text: str) -> Owner:
     host, _, rest = text.partition(" ")
-    pid, _, label = rest.partition(" ")
+    pid, _, label = rest.partition("\t")[0].partition(" ")  # behind the tab is what a leader has said
     return Owner(host, int(pid) if pid.isdigit() else 0, label)
 
 

@@ -9,6 +9,8 @@ MIN_LEASE_S = 0.05  # below this the safety margin and a round trip eat the leas
 MAX_LEASE_S = 7 * 86400.0  # a crashed holder blocks the name this long; more is surely a mistake
 MAX_WAIT_S = 365 * 86400.0
 MAX_LIMIT = 1_000_000
+MAX_PARTIES = 10_000  # all of them are told in one run of a script
+MIN_LATCH_LEASE_S = 60.0  # so long a request of a client that gave up may be under way
 MAX_ATTEMPTS = 1_000_000
 
 # A place in the queue lives this long without a heartbeat. It bounds how long a dead waiter at the head can hold
@@ -82,6 +84,24 @@ def permit_count(value: object, limit: int | None) -> int:
     if limit is not None and permits > limit:
         raise ValueError(f"permits must be at most the limit of {limit}, got {value!r}: it could never be had")
     return permits
+
+
+def latch_count(value: object, what: str = "count") -> int:
+    """How often a latch is to be counted down, or by how much at once: a whole number from 1 to a million."""
+    return _count(value, what, MAX_LIMIT)
+
+
+def party_count(value: object) -> int:
+    """How many parties meet at a barrier: a whole number from 1 to ten thousand."""
+    return _count(value, "parties", MAX_PARTIES)
+
+
+def latch_lease_seconds(value: object) -> float:
+    """How long a latch is kept after its last use: a minute at least, so that no late request makes it anew."""
+    lease_s = lease_seconds(value)
+    if lease_s < MIN_LATCH_LEASE_S:
+        raise ValueError(f"the lease of a latch must be at least {MIN_LATCH_LEASE_S:.0f} seconds, got {value!r}")
+    return lease_s
 
 
 def attempt_count(value: object) -> int:

@@ -182,6 +182,15 @@ class Twin:
 
         return call
 
+    def __iter__(self) -> Twin:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._call(self.twin_of.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
     def __enter__(self) -> Any:
         body = _Body(self._side, self.twin_of)
         value = body.enter()

@@ -23,7 +23,7 @@ LEASE_MS = 30_000
 PLACE_MS = 6_000
 DAY_MS = 86_400_000
 LUA = Path(lockfast.__file__).parent / "lua"
-SCRIPTS = ("admit", "leave", "renew", "resize", "revoke", "inspect")
+SCRIPTS = ("admit", "leave", "renew", "resize", "revoke", "inspect", "proclaim", "observe", "latch", "barrier")
 
 
 class Admitted(NamedTuple):

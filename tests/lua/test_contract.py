@@ -7,11 +7,12 @@ import re
 import pytest
 
 from lockfast.flows import scripts
-from lockfast.names import make
+from lockfast.names import make, watched
 from lua.scripts import LUA, Named, header_of
 
 INCLUDE = "-- include state.lua"
-SCRIPTS = ["admit", "leave", "renew", "resize", "revoke", "inspect"]
+WATCHING = ["proclaim", "observe", "latch", "barrier"]  # these have a sixth key, and share watchers.lua
+SCRIPTS = ["admit", "leave", "renew", "resize", "revoke", "inspect", *WATCHING]
 WITHOUT_KEYS = {"TIME", "PUBLISH"}
 
 
@@ -43,7 +44,17 @@ def test_header_says_what_comes_back_and_which_keys_are_given(script: str) -> No
     assert "Returns" in header
     assert "KEYS[1..5]" in header
     assert INCLUDE in body.splitlines()
-    assert indexes("KEYS", code_of(body)) <= {1, 2, 3, 4, 5}
+    assert indexes("KEYS", code_of(body)) <= {1, 2, 3, 4, 5} | ({6} if script in WATCHING else set())
+    assert ("KEYS[6]" in header) is (script in WATCHING)
+
+
+def test_second_shared_part_describes_its_key_and_knows_no_arguments() -> None:
+    text = (LUA / "watchers.lua").read_text()
+    assert indexes("KEYS", text.partition("local ")[0]) >= {6}
+    assert "ARGV" not in text
+    assert len(watched(make("lockfast", ("x",))).keys) == 6
+    for script in WATCHING:
+        assert "local function tell(" in getattr(scripts, script.upper()).text
 
 
 def test_shared_part_describes_the_five_keys_that_names_have() -> None:

@@ -68,7 +68,7 @@ def waiting_for(name: str) -> int:
 
 def describe(name: str, snapshot: Snapshot) -> str:
     """All that is known of a name, for people."""
-    state = "held" if snapshot.holders else "free"
+    state = snapshot.standing or ("held" if snapshot.holders else "free")
     text = f"{clean(name)}: {state}, {snapshot.queue_length} waiting\n"
     if snapshot.holders:
         rows: list[tuple[str, ...]] = [("HOST", "PID", "SINCE", "FOR", "LEASE LEFT", "FENCE", "LABEL")]

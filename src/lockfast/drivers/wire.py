@@ -23,7 +23,13 @@ Reader = hiredis.Reader
 ReplyError = hiredis.ReplyError
 ProtocolError = hiredis.ProtocolError
 
-_KINDS = {"lock": "a lock", "rwlock": "a read/write lock"}
+_KINDS = {"lock": "a lock", "rwlock": "a read/write lock", "election": "an election"}
+# Kinds that are the same name with another number, and what to do then.
+_NUMBERED = {
+    "semaphore": ("a semaphore with limit {}", "name that limit, or none, or resize it"),
+    "latch": ("a latch with count {}", "name that count, or choose another name"),
+    "barrier": ("a barrier of {} parties", "name that many, or choose another name"),
+}
 _NEXT_STEP = {
     "READONLY": "this is a replica: connect to the primary",
     "NOAUTH": "give the password in the URL or the client",
@@ -116,9 +122,8 @@ def failure(reply: Exception, where: str) -> LockfastError:
         return Unreachable(f"{where} answers {words!r}", sent=False)
     if code == "LOCKFASTKIND":
         _, kind, limit = words.split(" ")
-        use = f"a semaphore with limit {limit}" if kind == "semaphore" else _KINDS.get(kind, kind)
-        step = "name that limit, or none, or resize it" if kind == "semaphore" else "choose another name"
-        return Refused(f"this name is in use as {use}: {step}", code="KIND")
+        use, step = _NUMBERED.get(kind, (_KINDS.get(kind, kind), "choose another name"))
+        return Refused(f"this name is in use as {use.format(limit)}: {step}", code="KIND")
     if code == "LOCKFASTLIMIT":
         limit = words.partition(" ")[2]
         if limit == "0":

@@ -66,7 +66,10 @@ class Listen:
 
 
 class Push(NamedTuple):
-    """What the server tells a waiter. kind: "grant" (number is the fence) or "refused" (number is the limit)."""
+    """What the server tells a waiter. kind: "grant" (number is the fence) or "refused" (number is the limit).
+
+    To those who watch: "leader", "over", "open", "tripped", "broken" (number is the fence of what it is about).
+    """
 
     kind: str
     number: int

@@ -9,8 +9,13 @@ from lockfast.drivers.plain_threads import PlainThreads
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, deadlocks, handing, looking
+from lockfast.flows.barrier import BarrierSpec
+from lockfast.flows.latch import LatchSpec
 from lockfast.flows.transaction import LEASE_S
 from lockfast.locks import Options
+from lockfast.sync.barrier import Barrier
+from lockfast.sync.election import Election
+from lockfast.sync.latch import Latch
 from lockfast.sync.lock import Lock
 from lockfast.sync.rlock import RLock
 from lockfast.sync.rwlock import RWLock
@@ -161,6 +166,44 @@ class Lockfast:
         """
         made = tuple(thing if isinstance(thing, Lock) else self.lock(thing, lease=lease) for thing in things)
         return Locks(self._driver, made, wait)
+
+    def election(
+        self,
+        name: str,
+        *parts: str | int,
+        lease: float = 30.0,
+        value: str = "",
+        wait: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Grant], object] | None = None,
+        cancel_on_loss: bool = True,
+        grace: float = 0.0,
+        max_hold: float | None = None,
+        detect: bool = False,
+    ) -> Election:
+        """One leader at a time, whom everybody can see.
+
+        `campaign()` is what is acquired to lead, `leader()` and `observe()` tell who does. value: what this client
+        proclaims when it begins to lead, such as its address. The other options are those of `lock`.
+        """
+        options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
+        return Election(self._driver, self._prefix, (name, *parts), value, options)
+
+    def latch(self, name: str, *parts: str | int, count: int, lease: float = 86400.0) -> Latch:
+        """A latch that opens when it has been counted down `count` times, by whomever.
+
+        count: everybody must name the same. lease: seconds that the server keeps the latch after its last use, open or
+        not; after that the name begins anew. At least a minute.
+        """
+        return Latch(self._driver, LatchSpec(names.make(self._prefix, (name, *parts)), count, lease))
+
+    def barrier(self, name: str, *parts: str | int, parties: int, lease: float = 30.0) -> Barrier:
+        """A barrier at which `parties` wait for each other, again and again.
+
+        lease: seconds after which a party that waits counts as dead if nothing is heard of it; the barrier is broken
+        then. The server forgets a barrier that nobody has used for a day.
+        """
+        return Barrier(self._driver, BarrierSpec(names.make(self._prefix, (name, *parts)), parties, lease))
 
     def transaction(
         self,

@@ -37,6 +37,8 @@ class Locks:
         for lock in locks:
             if isinstance(lock, RLock):
                 raise ValueError(f"{lock!r} cannot be one of several: it may be held already")
+            if lock._ask.kind == "election":
+                raise ValueError(f"{lock!r} cannot be one of several: a leader has something to say first")
             if lock._driver is not driver:
                 raise ValueError(f"{lock!r} belongs to another client")
         self._driver = driver
