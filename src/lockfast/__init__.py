@@ -9,6 +9,9 @@
 For asyncio: `from lockfast.aio import Lockfast`, the same names with `await`.
 """
 
+from typing import TYPE_CHECKING
+
+from lockfast._later import names_from
 from lockfast._version import __version__
 from lockfast.errors import (
     BrokenBarrier,
@@ -25,23 +28,21 @@ from lockfast.errors import (
     Stale,
     Unreachable,
 )
-from lockfast.flows.election import Leader
-from lockfast.sync import (
-    Barrier,
-    Election,
-    Grant,
-    Grants,
-    Latch,
-    Leadership,
-    Lock,
-    Lockfast,
-    Locks,
-    RLock,
-    RWLock,
-    Semaphore,
-    Transaction,
+from lockfast.sync import Grant, Grants, Lock, Lockfast, Locks, RLock, RWLock, Semaphore
+
+if TYPE_CHECKING:
+    from lockfast.flows.election import Leader
+    from lockfast.sync import Barrier, Election, Latch, Leadership, Transaction
+    from lockfast.transactions import Outcome
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "Leader": "lockfast.flows.election",
+        "Outcome": "lockfast.transactions",
+        **dict.fromkeys(("Barrier", "Election", "Latch", "Leadership", "Transaction"), "lockfast.sync"),
+    },
 )
-from lockfast.transactions import Outcome
 
 __all__ = [
     "Barrier",

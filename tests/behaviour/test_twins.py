@@ -94,7 +94,7 @@ def test_modules_offer_the_same_classes() -> None:
     for module in (lockfast.sync, lockfast.aio):
         own = {
             name
-            for name, value in vars(module).items()
+            for name, value in [(name, getattr(module, name)) for name in module.__all__]
             if inspect.isclass(value) and value.__module__.startswith(module.__name__) and not name.startswith("_")
         }
         assert own == set(CLASSES)

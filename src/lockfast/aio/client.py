@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from lockfast import endpoints, names, specs, transactions
-from lockfast.aio.barrier import Barrier
-from lockfast.aio.election import Election
-from lockfast.aio.latch import Latch
+from lockfast import endpoints, names, specs
 from lockfast.aio.lock import Lock
 from lockfast.aio.rlock import RLock
 from lockfast.aio.rwlock import RWLock
 from lockfast.aio.semaphore import Semaphore
 from lockfast.aio.several import Locks
-from lockfast.aio.transaction import run as run_transaction
 from lockfast.drivers.aio import Asyncio
-from lockfast.drivers.plain_aio import PlainAsyncio
 from lockfast.errors import LockfastError
-from lockfast.flows import asks, deadlocks, handing, looking
-from lockfast.flows.barrier import BarrierSpec
-from lockfast.flows.latch import LatchSpec
-from lockfast.flows.transaction import LEASE_S
+from lockfast.flows import asks, looking
 from lockfast.locks import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockfast.aio.barrier import Barrier
+    from lockfast.aio.election import Election
+    from lockfast.aio.latch import Latch
     from lockfast.aio.lock import Grant
     from lockfast.aio.transaction import Function
+    from lockfast.drivers.plain_aio import PlainAsyncio
     from lockfast.snapshots import Snapshot
     from lockfast.transactions import Outcome
     from lockfast.waitfor import Cycle
 
 R = TypeVar("R")
+
+_making = threading.Lock()  # what is made on first use is made once
 
 
 class Lockfast:
@@ -53,10 +52,22 @@ class Lockfast:
     ) -> None:
         self._prefix = names.check_prefix(prefix)
         self._driver = Asyncio(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
-        self._plain = PlainAsyncio([self._driver.endpoint], self._driver.env.timeout_s)  # for transactions
+        self._plain_made: PlainAsyncio | None = None
 
     def __repr__(self) -> str:
         return f"<Lockfast {self._driver.endpoint.where}>"
+
+    @property
+    def _plain(self) -> PlainAsyncio:
+        """What runs transactions; made with the first of them."""
+        if self._plain_made is None:
+            from lockfast.drivers.plain_aio import PlainAsyncio
+
+            with _making:
+                self._plain_made = self._plain_made or PlainAsyncio([self._driver.endpoint], self._driver.env.timeout_s)
+        if self._driver.closing:
+            self._plain_made.stop()
+        return self._plain_made
 
     def lock(
         self,
@@ -187,6 +198,8 @@ class Lockfast:
         `campaign()` is what is acquired to lead, `leader()` and `observe()` tell who does. value: what this client
         proclaims when it begins to lead, such as its address. The other options are those of `lock`.
         """
+        from lockfast.aio.election import Election
+
         options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Election(self._driver, self._prefix, (name, *parts), value, options)
 
@@ -196,6 +209,9 @@ class Lockfast:
         count: everybody must name the same. lease: seconds that the server keeps the latch after its last use, open or
         not; after that the name begins anew. At least a minute.
         """
+        from lockfast.aio.latch import Latch
+        from lockfast.flows.latch import LatchSpec
+
         return Latch(self._driver, LatchSpec(names.make(self._prefix, (name, *parts)), count, lease))
 
     def barrier(self, name: str, *parts: str | int, parties: int, lease: float = 30.0) -> Barrier:
@@ -204,6 +220,9 @@ class Lockfast:
         lease: seconds after which a party that waits counts as dead if nothing is heard of it; the barrier is broken
         then. The server forgets a barrier that nobody has used for a day.
         """
+        from lockfast.aio.barrier import Barrier
+        from lockfast.flows.barrier import BarrierSpec
+
         return Barrier(self._driver, BarrierSpec(names.make(self._prefix, (name, *parts)), parties, lease))
 
     async def transaction(
@@ -227,12 +246,16 @@ class Lockfast:
         (nothing was written), Refused when it says no, PartlyWritten when it carried out some of the commands only;
         and what fn raises, with nothing written.
         """
+        from lockfast import transactions
+        from lockfast.aio.transaction import run
+        from lockfast.flows.transaction import LEASE_S
+
         plan = transactions.plan(fn, keys, attempts, wait, escalate)
 
         def lock() -> Locks:
             return self.locks(*[self.lock(*transactions.lock_name(key), lease=LEASE_S) for key in plan.keys])
 
-        return await run_transaction(self._driver, self._plain, fn, plan, lock)
+        return await run(self._driver, self._plain, fn, plan, lock)
 
     async def names(self) -> list[tuple[str, ...]]:
         """The names that are held or waited for, each as its parts, sorted."""
@@ -251,6 +274,8 @@ class Lockfast:
         Also those of waiters that do not detect any. Looks at all names, and at those of a circle twice, some seconds
         apart. Changes nothing: stop one of the waiters, or `break_lock` one of the names.
         """
+        from lockfast.flows import deadlocks
+
         self._driver.enter()
         return await self._driver.run(deadlocks.find(self._prefix, self._driver.env))
 
@@ -269,6 +294,8 @@ class Lockfast:
 
         They see `grant.revoked`, at their next renewal at the latest; `grant.wait_revoked()` hears of it at once.
         """
+        from lockfast.flows import handing
+
         self._driver.enter()
         made = names.make(self._prefix, (name, *parts))
         return await self._driver.run(handing.revoke(made, names.channel(self._prefix, ""), self._driver.env))
@@ -287,6 +314,8 @@ class Lockfast:
         anew), ValueError when the text is not what `export()` returned, and Unreachable when the server does not
         answer: then the hold is given back as far as it was taken over.
         """
+        from lockfast.flows import handing
+
         told = handing.read(text, self._prefix)
         options = Options(
             told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s, False
@@ -301,7 +330,9 @@ class Lockfast:
         if driver.closing:
             return
         driver.enter()
-        self._plain.stop()
+        plain = self._plain_made
+        if plain is not None:
+            plain.stop()
         await driver.stop_acquiring()
         for hold in list(driver.keeper.ledger.holds.values()):
             try:
@@ -309,7 +340,8 @@ class Lockfast:
             except LockfastError:
                 pass  # lost, or not confirmed: the lease ends it
         await driver.close()
-        await self._plain.close()
+        if plain is not None:
+            await plain.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast import specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import asks, ending, guarding, handing, renewal
+from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
@@ -54,6 +54,8 @@ class Lock(LockBase[Asyncio, "Grant"]):
             if self._told is None:
                 held = await driver.acquire(self._ask, ticket, wait_s)
             else:
+                from lockfast.flows import handing
+
                 held = await driver.run(handing.adopt(self._told, self._ask, ticket, driver.env))
             hold = Hold(self._ask, ticket, held, driver.era, self._renew)
             if self._max_hold_s is not None:
@@ -192,6 +194,8 @@ class Grant(GrantView[Asyncio]):
         Unreachable when the server does not answer; if `.sent` is True, it may have run, or run yet while the hold
         stands.
         """
+        from lockfast.flows import guarding
+
         prepared = guarding.prepare(commands)
         self._hold.check()
         self._driver.enter()
@@ -218,6 +222,8 @@ class Grant(GrantView[Asyncio]):
         It is renewed once more, and not after that: adopt it before its lease ends. Raises what `extend` raises; then
         it is still held here.
         """
+        from lockfast.flows import handing
+
         self._driver.enter()
         driver = self._driver
         text = await driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
@@ -229,6 +235,8 @@ class Grant(GrantView[Asyncio]):
 
         False when nobody did, or the hold ended first.
         """
+        from lockfast.flows import handing
+
         self._driver.enter()
         env = self._driver.env
         until = inf if timeout is None else env.now() + specs.seconds(timeout, "timeout")

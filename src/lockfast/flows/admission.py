@@ -14,13 +14,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lockfast.errors import Deadlock, LockfastError, NotAcquired, Refused, Unreachable
-from lockfast.flows import detection
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
 from lockfast.flows.scripts import LEAVE, RENEW, Bound
 from lockfast.specs import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from lockfast.flows.asks import Ask
+    from lockfast.flows.detection import Watch
     from lockfast.flows.effects import Env, Flow
 
 MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
@@ -67,7 +67,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
     unsure = False  # an admit went out and was never answered: it may still run, later than a leave
     reached = False  # the server may know the ticket
     failures = 0
-    watch = detection.Watch(started, env) if ask.detect else None
+    watch = _watch(started, env) if ask.detect else None
     try:
         while True:
             listening = env.listening
@@ -132,6 +132,12 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             except LockfastError:
                 pass  # the place ends by itself in seconds, a hold with its lease
         raise
+
+
+def _watch(started: float, env: Env) -> Watch:
+    from lockfast.flows import detection  # only where it is asked for: most programs start faster without
+
+    return detection.Watch(started, env)
 
 
 def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env) -> Flow[Push | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast import specs, templates
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import asks, ending, guarding, handing, renewal
+from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset
 
@@ -52,6 +52,8 @@ class Lock(LockBase[Threads, "Grant"]):
             if self._told is None:
                 held = driver.acquire(self._ask, ticket, wait_s)
             else:
+                from lockfast.flows import handing
+
                 held = driver.run(handing.adopt(self._told, self._ask, ticket, driver.env))
             hold = Hold(self._ask, ticket, held, driver.era, self._renew)
             if self._max_hold_s is not None:
@@ -146,6 +148,8 @@ class Grant(GrantView[Threads]):
         Unreachable when the server does not answer; if `.sent` is True, it may have run, or run yet while the hold
         stands.
         """
+        from lockfast.flows import guarding
+
         prepared = guarding.prepare(commands)
         driver = self._driver
         return driver.run(guarding.guard(self._hold, prepared, driver.new_ticket(), driver.env))
@@ -169,6 +173,8 @@ class Grant(GrantView[Threads]):
         It is renewed once more, and not after that: adopt it before its lease ends. Raises what `extend` raises; then
         it is still held here.
         """
+        from lockfast.flows import handing
+
         driver = self._driver
         text = driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
         driver.keeper.unwatch(self._hold)
@@ -179,6 +185,8 @@ class Grant(GrantView[Threads]):
 
         False when nobody did, or the hold ended first.
         """
+        from lockfast.flows import handing
+
         env = self._driver.env
         until = inf if timeout is None else env.now() + specs.seconds(timeout, "timeout")
         return self._driver.run(handing.wait_revoked(self._hold, until, env))
