@@ -57,6 +57,7 @@ class LockBase(Generic[D, G]):
         "_wait_s",
     )
     MAY_AWAIT = False  # whether an async `on_lost` would be awaited
+    MAY_BE_ONE_OF_SEVERAL = True
 
     def __init__(
         self,
@@ -98,6 +99,9 @@ class LockBase(Generic[D, G]):
     @property
     def wait(self) -> float | None:
         return self._wait_s
+
+    def _refuse_waiting_for_itself(self) -> None:
+        """Raise Misused when whoever asks holds what this would wait for, as far as that can be known here."""
 
     def _named(self, parts: tuple[str | int, ...]) -> Any:
         """The same lock on another name, for a decorated function."""

@@ -29,6 +29,7 @@ class RLock(Lock):
     """A lock that the thread which holds it may acquire again. It is used as a lock is."""
 
     __slots__ = ()
+    MAY_BE_ONE_OF_SEVERAL = False
 
     def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
