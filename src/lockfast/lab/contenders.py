@@ -15,7 +15,7 @@ from lockfast.errors import LockfastError
 from lockfast.flows import asks, plain
 from lockfast.lab.model import Topic
 from lockfast.names import make
-from lockfast.sim import holding
+from lockfast.sim import holding, several
 from lockfast.sim.driving import Run, Work
 
 if TYPE_CHECKING:
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from lockfast.classic.recipes import Takes
     from lockfast.classic.taken import Taken
+    from lockfast.flows.asks import Ask
+    from lockfast.names import Name
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
+    from lockfast.sync import Lock, Lockfast
 
     Steps = Generator[Any, Any, Any]
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 # FAILED: not taken, and the caller heard an error.
 DONE, STOPPED, BUSY, FAILED = "done", "stopped", "busy", "failed"
 PREFIX = "lab"
+ALSO = "part 2"  # what is taken beside a name, by who takes several
 
 
 class Held:
@@ -165,31 +169,82 @@ class Update(Contender):
 
 @dataclass(frozen=True)
 class Own(Contender):
-    """Lockfast's own lock: the shipped flows, scripts, holds and keeper."""
+    """One of Lockfast's own: the shipped flows, scripts, holds and keeper."""
+
+    ask_for: Callable[[Name, Shape], Ask] = lambda name, shape: asks.lock(name, shape.lease_s)
+    open: Callable[[Lockfast, str, Shape], Lock] = lambda lf, name, shape: lf.lock(name, **_patience(shape))
 
     def section(
         self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
     ) -> Generator[Any, Any, str]:
-        ask = asks.lock(make(PREFIX, (name,)), shape.lease_s)
+        ask = self.ask_for(make(PREFIX, (name,)), shape)
         outcome = BUSY
 
         def within(section: holding.Section) -> Steps:
             nonlocal outcome
-            hold = section.hold
-            watcher.took(client, hold.fence, name)
-            hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
-            outcome = yield from body(Held(hold.held, hold.fence))
-            watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
+            outcome = yield from self._within(client, [section], body, watcher, name)
 
         yield from holding.hold(client, ask, shape.patience_s, within)
         return outcome
 
+    def _within(
+        self,
+        client: Client,
+        sections: list[holding.Section],
+        body: Callable[[Held], Steps],
+        watcher: Watcher,
+        name: str,
+    ) -> Steps:
+        hold = sections[0].hold
+        # Of several who hold at the same time the fence only says who is who: it guards nothing.
+        fence = hold.fence if hold.ask.weight == hold.ask.limit else 0
+        watcher.took(client, fence, name)
+        for section in sections:
+            section.hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
+        outcome = yield from body(Held(lambda: all(section.hold.held() for section in sections), fence))
+        watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
+        return outcome
+
     def standing(self, node: Node, name: str, shape: Shape) -> dict[str, float]:
-        raw: Any = node.server.store.data.get(make(PREFIX, (name,)).keys[0].encode())
+        keys = [key.encode() for key in make(PREFIX, (name,)).keys]
+        data, true_of = node.server.store.data, node.clock.true_of_wall_ms
+        raw: Any = data.get(keys[0])
         if raw is None:
             return {}
         words = raw.decode().split(" ")
-        return {} if words[7] == "-" else {_owner(words[7].encode()): node.clock.true_of_wall_ms(int(words[8]))}
+        shared: Any = data.get(keys[3])
+        standing = {_owner(ticket): true_of(int(end)) for end, ticket in shared.order} if shared is not None else {}
+        if words[7] != "-":
+            standing[_owner(words[7].encode())] = true_of(int(words[8]))
+        return standing
+
+
+@dataclass(frozen=True)
+class OwnSeveral(Own):
+    """Several of Lockfast's locks at once. Where a scenario wants one name, a second is taken with it."""
+
+    def section(
+        self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
+    ) -> Generator[Any, Any, str]:
+        return (yield from self.section_of_all(client, (name, ALSO), shape, body, watcher))
+
+    def section_of_all(
+        self, client: Client, names: tuple[str, ...], shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
+    ) -> Generator[Any, Any, str]:
+        """Take all names at once, run the body, give all of them back."""
+        wanted = [self.ask_for(make(PREFIX, (name,)), shape) for name in names]
+        outcome = BUSY
+
+        def within(sections: list[holding.Section]) -> Steps:
+            nonlocal outcome
+            outcome = yield from self._within(client, sections, body, watcher, names[0])
+
+        yield from several.hold_all(client, wanted, shape.patience_s, within)
+        return outcome
+
+
+def _patience(shape: Shape) -> dict[str, Any]:
+    return {"lease": shape.lease_s, "wait": shape.patience_s}
 
 
 def _watched(flow: plain.Flow[Any], client: Client, watcher: Watcher) -> Steps:
@@ -332,5 +387,22 @@ ROWS: tuple[Contender, ...] = (
         make=_redlock,
     ),
     Own(Topic("lockfast", "Lockfast", "One fair protocol: queue, lease, renewal, fence."), renews=True),
+    Own(
+        Topic("lockfast-semaphore", "Lockfast semaphore", "The same with a limit and permits; it waits in the queue."),
+        "semaphore",
+        renews=True,
+        ask_for=lambda name, shape: asks.Permits(shape.limit, 1)(name, shape.lease_s),
+        open=lambda lf, name, shape: lf.semaphore(name, limit=shape.limit, **_patience(shape)),
+    ),
+    Own(
+        Topic("lockfast-rwlock", "Lockfast read/write lock", "The same; here everybody wants to write."),
+        renews=True,
+        ask_for=lambda name, shape: asks.write(name, shape.lease_s),
+        open=lambda lf, name, shape: lf.rwlock(name, **_patience(shape)).write(),
+    ),
+    OwnSeveral(
+        Topic("lockfast-several", "Lockfast, several at once", "Two locks or none, in one order for everybody."),
+        renews=True,
+    ),
 )
 BY_KEY = {row.key: row for row in ROWS}

@@ -114,7 +114,8 @@ class Player:
 
     def _taker(self) -> Callable[[], str]:
         part = self._part
-        takes: Takes = _Own(part) if isinstance(BY_KEY[part.row], Own) else _Textbook(part)
+        row = BY_KEY[part.row]
+        takes: Takes = _Own(part, row) if isinstance(row, Own) else _Textbook(part)
         return lambda: self._section(takes, part.names, [])
 
     def _section(self, takes: Takes, names: list[str], held: list[Hold]) -> str:
@@ -218,16 +219,17 @@ class _Textbook:
 
 
 class _Own:
-    """Lockfast's own lock, as a program uses it."""
+    """One of Lockfast's own, as a program uses it."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, row: Own) -> None:
         self._part = part
+        self._row = row
         self._lockfast = Lockfast(part.urls[0], timeout=TIMEOUT_S, prefix=PREFIX)
 
     def take(self, name: str) -> Hold | str:
         part = self._part
         try:
-            grant = self._lockfast.lock(name, lease=part.lease_s, wait=part.patience_s).acquire()
+            grant = self._row.open(self._lockfast, name, part.shape).acquire()
         except NotAcquired:
             return BUSY
         except LockfastError:
@@ -237,7 +239,8 @@ class _Own:
             grant.release()
             return True
 
-        return Hold(lambda: grant.held, give, grant.fence)
+        fence = grant.fence if part.shape.limit == 1 else 0  # of several holders it guards nothing
+        return Hold(lambda: grant.held, give, fence)
 
 
 def _client(part: Part) -> Client:

@@ -13,7 +13,7 @@ from math import inf
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lockfast.lab.contenders import Shape, Update
+from lockfast.lab.contenders import Own, Shape, Update
 from lockfast.lab.model import Topic
 from lockfast.lab.stage import NAME, OTHER, Stage
 from lockfast.sim.faults import Counted, Fault
@@ -271,7 +271,7 @@ def crossed(stage: Stage) -> None:
 
 
 def _locks_only(row: Contender) -> str | None:
-    if row.kind == "semaphore":
+    if row.kind == "semaphore" and not isinstance(row, Own):
         return "a semaphore never waits, so it cannot wait in a circle"
     return "it takes nothing, so nobody waits for it" if row.kind == "update" else None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.errors import LockfastError
 from lockfast.flows import plain
-from lockfast.lab.contenders import BUSY, DONE, FAILED, STOPPED, Held, Update, Watcher, pause, plain_env
+from lockfast.lab.contenders import BUSY, DONE, FAILED, STOPPED, Held, OwnSeveral, Update, Watcher, pause, plain_env
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.world import World
 
@@ -196,6 +196,8 @@ class Stage(Watcher):
 
             return body
 
+        if isinstance(self.row, OwnSeveral) and len(names) > 1:
+            return (yield from self.row.section_of_all(client, names, self.shape, within([], ()), self))
         return (yield from self.row.section(client, names[0], self.shape, within([], names[1:]), self))
 
     def _write_all(self, player: Player, client: Client, held: list[Held]) -> Steps:

@@ -30,6 +30,12 @@ def _get(db: Keyspace, args: Sequence[bytes]) -> Reply:
     return db.string(args[0])
 
 
+@command("MGET", 1, MANY)
+def _mget(db: Keyspace, args: Sequence[bytes]) -> Reply:
+    values = [db.get(key) for key in args]
+    return [value if type(value) is bytes else None for value in values]
+
+
 @command("SET", 2, MANY, writes=True)
 def _set(db: Keyspace, args: Sequence[bytes]) -> Reply:
     key, value = args[0], args[1]
