@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lockfast.names import Name
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
-    from lockfast.sync import Lock, Lockfast
+    from lockfast.sync import Lock, Lockfast, Locks
 
     Steps = Generator[Any, Any, Any]
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # FAILED: not taken, and the caller heard an error.
 DONE, STOPPED, BUSY, FAILED = "done", "stopped", "busy", "failed"
 PREFIX = "lab"
-ALSO = "part 2"  # what is taken beside a name, by who takes several
+FIRST, ALSO = "part 1", "part 2"  # who takes several takes the other one beside a name
 
 
 class Held:
@@ -172,7 +172,7 @@ class Own(Contender):
     """One of Lockfast's own: the shipped flows, scripts, holds and keeper."""
 
     ask_for: Callable[[Name, Shape], Ask] = lambda name, shape: asks.lock(name, shape.lease_s)
-    open: Callable[[Lockfast, str, Shape], Lock] = lambda lf, name, shape: lf.lock(name, **_patience(shape))
+    open: Callable[[Lockfast, str, Shape], Lock | Locks] = lambda lf, name, shape: lf.lock(name, **_patience(shape))
 
     def section(
         self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
@@ -403,6 +403,7 @@ ROWS: tuple[Contender, ...] = (
     OwnSeveral(
         Topic("lockfast-several", "Lockfast, several at once", "Two locks or none, in one order for everybody."),
         renews=True,
+        open=lambda lf, name, shape: lf.locks(name, FIRST if name == ALSO else ALSO, **_patience(shape)),
     ),
 )
 BY_KEY = {row.key: row for row in ROWS}

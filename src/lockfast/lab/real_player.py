@@ -21,9 +21,9 @@ from lockfast import classic
 from lockfast.classic import Client
 from lockfast.clock import now
 from lockfast.errors import LockfastError, NotAcquired
-from lockfast.lab.contenders import BUSY, BY_KEY, DONE, FAILED, PREFIX, STOPPED, Own, Recipe, Shape, Update
+from lockfast.lab.contenders import BUSY, BY_KEY, DONE, FAILED, PREFIX, STOPPED, Own, OwnSeveral, Recipe, Shape, Update
 from lockfast.lab.stage import NAME, RETRY_S, TIMEOUT_S
-from lockfast.sync import Lockfast
+from lockfast.sync import Grants, Lockfast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,8 @@ class Player:
         part = self._part
         row = BY_KEY[part.row]
         takes: Takes = _Own(part, row) if isinstance(row, Own) else _Textbook(part)
-        return lambda: self._section(takes, part.names, [])
+        names = part.names[:1] if isinstance(row, OwnSeveral) else part.names  # it takes the other one with it
+        return lambda: self._section(takes, names, [])
 
     def _section(self, takes: Takes, names: list[str], held: list[Hold]) -> str:
         """Take all names, one inside the other, then write."""
@@ -239,7 +240,8 @@ class _Own:
             grant.release()
             return True
 
-        fence = grant.fence if part.shape.limit == 1 else 0  # of several holders it guards nothing
+        first = grant[0] if isinstance(grant, Grants) else grant
+        fence = first.fence if part.shape.limit == 1 else 0  # of several holders it guards nothing
         return Hold(lambda: grant.held, give, fence)
 
 

@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.errors import LockfastError
 from lockfast.flows import plain
-from lockfast.lab.contenders import BUSY, DONE, FAILED, STOPPED, Held, OwnSeveral, Update, Watcher, pause, plain_env
+from lockfast.lab.contenders import (
+    ALSO,
+    BUSY,
+    DONE,
+    FAILED,
+    FIRST,
+    STOPPED,
+    Held,
+    OwnSeveral,
+    Update,
+    Watcher,
+    pause,
+    plain_env,
+)
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.world import World
 
@@ -27,8 +40,7 @@ if TYPE_CHECKING:
 
 LATENCY_S = 0.005
 TIMEOUT_S = 1.0
-NAME = "part 1"
-OTHER = "part 2"
+NAME, OTHER = FIRST, ALSO
 RETRY_S = 0.06  # how soon a player tries again where the algorithm itself does not wait
 
 
