@@ -31,15 +31,15 @@ class LocksBase(Generic[D, L]):
     def __init__(self, driver: D, locks: tuple[L, ...], wait: float | None) -> None:
         if not locks:
             raise ValueError("name at least one lock")
-        names = set()
+        keys = set()  # two names may look the same in print
         for lock in locks:
             if not lock.MAY_BE_ONE_OF_SEVERAL:
                 raise ValueError(f"{lock!r} cannot be one of several: it may be held already")
             if lock._driver is not driver:
                 raise ValueError(f"{lock!r} belongs to another client")
-            if lock.name in names:
+            if lock._ask.name.keys in keys:
                 raise ValueError(f"{lock.name!r} is named twice: it would wait for itself")
-            names.add(lock.name)
+            keys.add(lock._ask.name.keys)
         self._driver = driver
         self._locks = locks
         self._asks = Asks([lock._ask for lock in locks])

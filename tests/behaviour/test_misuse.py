@@ -8,6 +8,7 @@ import pytest
 
 from kit.sides import AsyncioSide
 from lockfast import Misused, NotAcquired, NotHeld, Refused
+from lockfast.aio import Lockfast as AsyncioLockfast
 from lockfast.sync import Lockfast as ThreadsLockfast
 
 if TYPE_CHECKING:
@@ -138,3 +139,26 @@ def test_part_of_a_thing_that_is_no_name_is_refused_before_anything_is_sent(serv
         with pytest.raises((TypeError, ValueError)):
             lf.lock(*parts)
     assert server.command("DBSIZE") == 0
+
+
+def test_names_that_look_the_same_in_print_are_not_the_same(server: Server, name: str) -> None:
+    with ThreadsLockfast(server.url) as lf, ThreadsLockfast(server.url) as other:
+        with lf.rlock(name, "7"):
+            elsewhere = other.lock(f"{name}|7").acquire(wait=0)
+            assert lf.rlock(f"{name}|7").try_acquire() is None, "entered what another holds"
+            elsewhere.release()
+        with lf.locks(lf.lock(name, "7"), lf.lock(f"{name}|7")) as grants:
+            assert len(grants) == 2
+        with lf.rwlock(name, "7").read():
+            lf.rwlock(f"{name}|7").write().acquire(wait=0).release()
+
+
+def test_tasks_do_not_enter_a_name_that_only_looks_like_theirs(aside: AsyncioSide, server: Server, name: str) -> None:
+    async def work() -> None:
+        async with AsyncioLockfast(server.url) as lf, AsyncioLockfast(server.url) as other, lf.rlock(name, "7"):
+            async with other.lock(f"{name}|7"):
+                assert await lf.rlock(f"{name}|7").try_acquire() is None
+            async with lf.rwlock(name, "8").read(), lf.rwlock(f"{name}|8").write():
+                pass
+
+    aside.run(work())

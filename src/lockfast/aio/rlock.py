@@ -33,14 +33,14 @@ class RLock(Lock):
 
     async def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
-        entries: Entries | None = driver.entries.get((self._ask.name.shown, asyncio.current_task()))
+        entries: Entries | None = driver.entries.get((self._ask.name.keys[0], asyncio.current_task()))
         if entries is None:
             return await super()._acquire(wait_s)
         entries.hold.check()  # lost: whoever enters again must hear of it
         return ReGrant(driver, entries)
 
     def _grant(self, hold: Hold) -> Grant:
-        entries = Entries(hold, (self._ask.name.shown, asyncio.current_task()))
+        entries = Entries(hold, (self._ask.name.keys[0], asyncio.current_task()))
         self._driver.entries[entries.key] = entries
         return ReGrant(self._driver, entries)
 

@@ -65,12 +65,11 @@ class WriteLock(Lock):
     __slots__ = ()
 
     def _refuse_waiting_for_itself(self) -> None:
-        me, name = asyncio.current_task(), self._ask.name.shown
+        me, name = asyncio.current_task(), self._ask.name
         for hold in list(self._driver.keeper.ledger.holds.values()):
-            if hold.by is me and hold.ask.name.shown == name and hold.ask.weight == READER and hold.state is HELD:
-                raise Misused(
-                    f"{name!r}: a reader cannot become the writer, it would wait for itself: release the read first"
-                )
+            if hold.by is me and hold.ask.name.keys == name.keys and hold.ask.weight == READER and hold.state is HELD:
+                words = "a reader cannot become the writer, it would wait for itself: release the read first"
+                raise Misused(f"{name.shown!r}: {words}")
 
     async def _acquire(self, wait_s: float | None) -> Grant:
         self._refuse_waiting_for_itself()

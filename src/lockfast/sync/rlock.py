@@ -33,14 +33,14 @@ class RLock(Lock):
 
     def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver
-        entries: Entries | None = driver.entries.get((self._ask.name.shown, threading.current_thread()))
+        entries: Entries | None = driver.entries.get((self._ask.name.keys[0], threading.current_thread()))
         if entries is None:
             return super()._acquire(wait_s)
         entries.hold.check()  # lost: whoever enters again must hear of it
         return ReGrant(driver, entries)
 
     def _grant(self, hold: Hold) -> Grant:
-        entries = Entries(hold, (self._ask.name.shown, threading.current_thread()))
+        entries = Entries(hold, (self._ask.name.keys[0], threading.current_thread()))
         self._driver.entries[entries.key] = entries
         return ReGrant(self._driver, entries)
 
