@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import check, classic, errors, grants, locks, snapshots
+from lockfast import check, classic, errors, grants, locks, snapshots, together
 from lockfast.check import io as histories
 from lockfast.check.record import Recorder
 from lockfast.cli import lab, sim
@@ -133,7 +133,7 @@ def page() -> str:
     lines += describe("RWLock", lockfast.RWLock)
     lines += describe("RLock", lockfast.RLock)
     lines += describe("Locks", lockfast.Locks)
-    lines += describe("Grants", lockfast.Grants)
+    lines += describe("Grants", lockfast.Grants, bases=(together.GrantsView,))
     lines += ["## Snapshots", ""]
     for each in (snapshots.Snapshot, snapshots.Holder, snapshots.Waiter, snapshots.Owner, snapshots.Broken):
         fields = ", ".join(each._fields)
