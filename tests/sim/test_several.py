@@ -13,7 +13,7 @@ import pytest
 
 from lockfast import together
 from lockfast.errors import LockfastError
-from lockfast.flows import several
+from lockfast.flows import scripts, several
 from lockfast.grants import RELEASED
 from lockfast.sim.runs import run_seed
 from lockfast.sim.tasks import Cancelled
@@ -148,6 +148,30 @@ def test_a_planted_bug_is_found(name: str) -> None:
                 for edit in edits:
                     planted.enter_context(edited(*edit))
                 found = judge(run_seed(seed, choices)) & {"not_stuck", "no_orphan"}
+            if found and not judge(run_seed(seed, choices)):
+                return
+    pytest.fail(f"{name} was not found")
+
+
+SCRIPT_BUGS = {
+    "all are taken although one is held": (scripts.ADMIT_ALL, "0 0 0 %- '", "0 0 0 '"),
+    "all are given back whoever holds them": (scripts.LEAVE_ALL, "if holder ~= ARGV[i] then", "if not holder then"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPT_BUGS)
+def test_a_bug_planted_in_a_script_for_all_is_found(name: str) -> None:
+    script, old, new = SCRIPT_BUGS[name]
+    choices = CROWDED | {"leases_s": (0.3,), "renew_share": 0.0, "names": 1}
+    with callers(TakesSeveral):
+        for seed in range(200):
+            with pytest.MonkeyPatch.context() as patch:
+                assert old in script.text
+                patch.setattr(script, "_text", script.text.replace(old, new))
+                patch.setattr(script, "_sha", "")
+                patch.setattr(script, "packed", "")
+                found = judge(run_seed(seed, choices)) & {"exclusion", "deadline_before_takeover", "no_resumption"}
             if found and not judge(run_seed(seed, choices)):
                 return
     pytest.fail(f"{name} was not found")
