@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lockfast import classic
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, plain
+from lockfast.lab.contender import ALSO, BUSY, FAILED, FIRST, Contender, Held, Shape, Watcher, owner_of
 from lockfast.lab.model import Topic
-from lockfast.names import make
-from lockfast.sim import holding, several
+from lockfast.lab.own import Own, OwnSeveral, patience
 from lockfast.sim.driving import Run, Work
 
 if TYPE_CHECKING:
@@ -23,76 +23,10 @@ if TYPE_CHECKING:
 
     from lockfast.classic.recipes import Takes
     from lockfast.classic.taken import Taken
-    from lockfast.flows.asks import Ask
-    from lockfast.names import Name
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
-    from lockfast.sync import Lock, Lockfast, Locks
 
     Steps = Generator[Any, Any, Any]
-
-# How a section ends: DONE: to its end. STOPPED: its holder found out in time. BUSY: not taken.
-# FAILED: not taken, and the caller heard an error.
-DONE, STOPPED, BUSY, FAILED = "done", "stopped", "busy", "failed"
-PREFIX = "lab"
-FIRST, ALSO = "part 1", "part 2"  # who takes several takes the other one beside a name
-
-
-class Held:
-    """What the body of a section knows about its hold."""
-
-    __slots__ = ("fence", "keep", "sure")
-
-    def __init__(self, sure: Callable[[], bool], fence: int = 0, keep: Callable[[], Steps] | None = None) -> None:
-        self.sure = sure
-        self.fence = fence
-        self.keep = keep  # asks the server whether it is still ours; returns a bool
-
-
-class Watcher:
-    """Who wants to know of the turns of a section; the stage is one."""
-
-    def about_to(self, client: Client, effect: Any) -> None: ...
-
-    def took(self, client: Client, fence: int, name: str) -> None: ...
-
-    def gave(self, client: Client, words: str, name: str) -> None: ...
-
-    def ended(self, client: Client, words: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One algorithm. kind: "lock", "semaphore" or "update"."""
-
-    topic: Topic
-    kind: str = "lock"
-    servers: int = 1
-    renews: bool = False
-    ends: bool = True  # whether a dead holder's hold ends by itself
-
-    @property
-    def key(self) -> str:
-        return self.topic.key
-
-    def section(
-        self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
-    ) -> Generator[Any, Any, str]:
-        """Take `name`, run the body, give it back. Returns how it ended."""
-        raise TypeError(f"{self.key} takes nothing")
-
-    def standing(self, node: Node, name: str, shape: Shape) -> dict[str, float]:
-        """Who holds `name` as this server sees it, and until when in true time."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The numbers of a scenario: how long a hold lasts, how long to try for it, how many may hold at once."""
-
-    lease_s: float = 1.0
-    patience_s: float = 3.0
-    limit: int = 1
 
 
 @dataclass(frozen=True)
@@ -145,7 +79,7 @@ class Recipe(Contender):
             key = recipe.key if isinstance(recipe, classic.CountingSemaphore) else recipe.owners_key
             members: Any = data.get(key.encode())
             first = members.order[: shape.limit] if members is not None else []
-            return {_owner(member): float("inf") for _, member in first}
+            return {owner_of(member): float("inf") for _, member in first}
         if isinstance(recipe, classic.KeyedSemaphore):
             keys = [f"semaphore:{name}:{slot}" for slot in range(shape.limit)]
         else:
@@ -155,7 +89,7 @@ class Recipe(Contender):
             value: Any = data.get(key.encode())
             if value is not None:
                 ends_ms = expires.get(key.encode())
-                standing[_owner(value)] = node.clock.true_of_wall_ms(ends_ms) if ends_ms is not None else float("inf")
+                standing[owner_of(value)] = node.clock.true_of_wall_ms(ends_ms) if ends_ms is not None else float("inf")
         return standing
 
 
@@ -165,86 +99,6 @@ class Update(Contender):
 
     def recipe(self, name: str, shape: Shape) -> classic.OptimisticLock:
         return classic.OptimisticLock(name, acquire_timeout=shape.patience_s * 4)
-
-
-@dataclass(frozen=True)
-class Own(Contender):
-    """One of Lockfast's own: the shipped flows, scripts, holds and keeper."""
-
-    ask_for: Callable[[Name, Shape], Ask] = lambda name, shape: asks.lock(name, shape.lease_s)
-    open: Callable[[Lockfast, str, Shape], Lock | Locks] = lambda lf, name, shape: lf.lock(name, **_patience(shape))
-
-    def section(
-        self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
-    ) -> Generator[Any, Any, str]:
-        ask = self.ask_for(make(PREFIX, (name,)), shape)
-        outcome = BUSY
-
-        def within(section: holding.Section) -> Steps:
-            nonlocal outcome
-            outcome = yield from self._within(client, [section], body, watcher, name)
-
-        yield from holding.hold(client, ask, shape.patience_s, within)
-        return outcome
-
-    def _within(
-        self,
-        client: Client,
-        sections: list[holding.Section],
-        body: Callable[[Held], Steps],
-        watcher: Watcher,
-        name: str,
-    ) -> Steps:
-        hold = sections[0].hold
-        # Of several who hold at the same time the fence only says who is who: it guards nothing.
-        fence = hold.fence if hold.ask.weight == hold.ask.limit else 0
-        watcher.took(client, fence, name)
-        for section in sections:
-            section.hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
-        outcome = yield from body(Held(lambda: all(section.hold.held() for section in sections), fence))
-        watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
-        return outcome
-
-    def standing(self, node: Node, name: str, shape: Shape) -> dict[str, float]:
-        keys = [key.encode() for key in make(PREFIX, (name,)).keys]
-        data, true_of = node.server.store.data, node.clock.true_of_wall_ms
-        raw: Any = data.get(keys[0])
-        if raw is None:
-            return {}
-        words = raw.decode().split(" ")
-        shared: Any = data.get(keys[3])
-        standing = {_owner(ticket): true_of(int(end)) for end, ticket in shared.order} if shared is not None else {}
-        if words[7] != "-":
-            standing[_owner(words[7].encode())] = true_of(int(words[8]))
-        return standing
-
-
-@dataclass(frozen=True)
-class OwnSeveral(Own):
-    """Several of Lockfast's locks at once. Where a scenario wants one name, a second is taken with it."""
-
-    def section(
-        self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
-    ) -> Generator[Any, Any, str]:
-        return (yield from self.section_of_all(client, (name, ALSO), shape, body, watcher))
-
-    def section_of_all(
-        self, client: Client, names: tuple[str, ...], shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
-    ) -> Generator[Any, Any, str]:
-        """Take all names at once, run the body, give all of them back."""
-        wanted = [self.ask_for(make(PREFIX, (name,)), shape) for name in names]
-        outcome = BUSY
-
-        def within(sections: list[holding.Section]) -> Steps:
-            nonlocal outcome
-            outcome = yield from self._within(client, sections, body, watcher, names[0])
-
-        yield from several.hold_all(client, wanted, shape.patience_s, within)
-        return outcome
-
-
-def _patience(shape: Shape) -> dict[str, Any]:
-    return {"lease": shape.lease_s, "wait": shape.patience_s}
 
 
 def _watched(flow: plain.Flow[Any], client: Client, watcher: Watcher) -> Steps:
@@ -277,11 +131,6 @@ def plain_env(client: Client) -> plain.Env:
 def pause(client: Client, most_s: float) -> Work:
     """A random pause before the next try."""
     return Work(most_s * (0.2 + 0.8 * client.rng.random()))
-
-
-def _owner(token: bytes) -> str:
-    """The client that made this token (Client.new_id); "" when it does not say."""
-    return token.decode().partition(".")[0] if b"." in token and not token[:1].isdigit() else ""
 
 
 def _simple(name: str, shape: Shape) -> Any:
@@ -392,18 +241,18 @@ ROWS: tuple[Contender, ...] = (
         "semaphore",
         renews=True,
         ask_for=lambda name, shape: asks.Permits(shape.limit, 1)(name, shape.lease_s),
-        open=lambda lf, name, shape: lf.semaphore(name, limit=shape.limit, **_patience(shape)),
+        open=lambda lf, name, shape: lf.semaphore(name, limit=shape.limit, **patience(shape)),
     ),
     Own(
         Topic("lockfast-rwlock", "Lockfast read/write lock", "The same; here everybody wants to write."),
         renews=True,
         ask_for=lambda name, shape: asks.write(name, shape.lease_s),
-        open=lambda lf, name, shape: lf.rwlock(name, **_patience(shape)).write(),
+        open=lambda lf, name, shape: lf.rwlock(name, **patience(shape)).write(),
     ),
     OwnSeveral(
         Topic("lockfast-several", "Lockfast, several at once", "Two locks or none, in one order for everybody."),
         renews=True,
-        open=lambda lf, name, shape: lf.locks(name, FIRST if name == ALSO else ALSO, **_patience(shape)),
+        open=lambda lf, name, shape: lf.locks(name, FIRST if name == ALSO else ALSO, **patience(shape)),
     ),
 )
 BY_KEY = {row.key: row for row in ROWS}

@@ -21,7 +21,9 @@ from lockfast import classic
 from lockfast.classic import Client
 from lockfast.clock import now
 from lockfast.errors import LockfastError, NotAcquired
-from lockfast.lab.contenders import BUSY, BY_KEY, DONE, FAILED, PREFIX, STOPPED, Own, OwnSeveral, Recipe, Shape, Update
+from lockfast.lab.contender import BUSY, DONE, FAILED, PREFIX, STOPPED, Shape
+from lockfast.lab.contenders import BY_KEY, Recipe, Update
+from lockfast.lab.own import Own, OwnSeveral
 from lockfast.lab.stage import NAME, RETRY_S, TIMEOUT_S
 from lockfast.sync import Grants, Lockfast
 

@@ -12,27 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.errors import LockfastError
 from lockfast.flows import plain
-from lockfast.lab.contenders import (
-    ALSO,
-    BUSY,
-    DONE,
-    FAILED,
-    FIRST,
-    STOPPED,
-    Held,
-    OwnSeveral,
-    Update,
-    Watcher,
-    pause,
-    plain_env,
-)
+from lockfast.lab.contender import ALSO, BUSY, DONE, FAILED, FIRST, STOPPED, Held, Watcher
+from lockfast.lab.contenders import Update, pause, plain_env
+from lockfast.lab.own import OwnSeveral
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from lockfast.lab.contenders import Contender, Shape
+    from lockfast.lab.contender import Contender, Shape
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
 
