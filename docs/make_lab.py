@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 EXPLANATION = ROOT / "docs" / "explanation"
 CLASSICS = EXPLANATION / "classics"
+PRIMITIVES = ROOT / "docs" / "primitives"
 SEEDS = range(1, 9)  # as many as `lockfast lab` plays, so that it prints the same
 WIDTH = 100
 QUICK = frozenset({"picture", "faults", "parts"})  # what needs no matrix
@@ -48,13 +49,26 @@ PAGE_OF = {
     "setnx-expire-inverted": "setnx-expire",
     "keyed-semaphore": "counting-semaphore",
 }
+# The rows of Lockfast's own, which are told of on the page of the primitive.
+PRIMITIVE_OF = {
+    "lockfast-semaphore": "semaphore",
+    "lockfast-rwlock": "read-write-lock",
+    "lockfast-several": "several-at-once",
+}
 EXCERPT_ROWS = ("setnx", "setnx-expire", "set-nx-px", "fair-semaphore", "redlock", "lockfast")
 EXCERPT_FAULTS = ("holder-dies", "slow-holder", "expiry-rush", "reply-lost", "paused-holder", "failover")
 
 
 def pages() -> list[Path]:
     """Every page that may ask for something."""
-    return [ROOT / "README.md", *sorted(EXPLANATION.rglob("*.md"))]
+    return [ROOT / "README.md", *sorted(EXPLANATION.rglob("*.md")), *sorted(PRIMITIVES.glob("*.md"))]
+
+
+def page_of(row: str) -> Path:
+    """Where a row is told of."""
+    if row in PRIMITIVE_OF:
+        return PRIMITIVES / f"{PRIMITIVE_OF[row]}.md"
+    return EXPLANATION / "guarantees.md" if row == "lockfast" else CLASSICS / f"{PAGE_OF.get(row, row)}.md"
 
 
 def make(kinds: frozenset[str] | None = None) -> dict[Path, str]:
@@ -144,8 +158,7 @@ def whole(page: Path) -> str:
     lines = ["```text", *[line.rstrip() for line in text.rstrip().splitlines()], "```", ""]
     lines += ["| row | algorithm | what it does |", "|---|---|---|"]
     for row in rows:
-        found = CLASSICS / f"{PAGE_OF.get(row.key, row.key)}.md"
-        target = os.path.relpath(found if found.exists() else EXPLANATION / "guarantees.md", page.parent)
+        target = os.path.relpath(page_of(row.key), page.parent)
         lines.append(f"| [`{row.key}`]({target}) | {_code_safe(row.title)} | {_code_safe(row.says)} |")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lockfast
-from lockfast import check, classic, errors, fencing, grants, locks, snapshots, waitfor
+from lockfast import check, classic, errors, fencing, grants, locks, snapshots, together, waitfor
 from lockfast.check import io as histories
 from lockfast.check.record import Recorder
 from lockfast.cli import deadlocks, lab, sim
@@ -133,7 +133,7 @@ def page() -> str:
     lines += describe("RWLock", lockfast.RWLock)
     lines += describe("RLock", lockfast.RLock)
     lines += describe("Locks", lockfast.Locks)
-    lines += describe("Grants", lockfast.Grants)
+    lines += describe("Grants", lockfast.Grants, bases=(together.GrantsView,))
     lines += describe("Election", lockfast.Election)
     lines += describe("Leadership", lockfast.Leadership)
     lines += describe("Observation", lockfast.sync.Observation)

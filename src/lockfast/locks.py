@@ -63,6 +63,7 @@ class LockBase(Generic[D, G]):
         "_wait_s",
     )
     MAY_AWAIT = False  # whether an async `on_lost` would be awaited
+    WHY_NOT_ONE_OF_SEVERAL = ""  # what `locks` says of it, if it cannot be one of several
 
     def __init__(
         self,
@@ -111,6 +112,9 @@ class LockBase(Generic[D, G]):
     @property
     def wait(self) -> float | None:
         return self._wait_s
+
+    def _refuse_waiting_for_itself(self) -> None:
+        """Raise Misused when whoever asks holds what this would wait for, as far as that can be known here."""
 
     def _named(self, parts: tuple[str | int, ...]) -> Any:
         """The same lock on another name, for a decorated function."""

@@ -33,6 +33,16 @@ class Name:
         self.packed = ""  # the keys as they go over the wire; filled in by drivers/wire.py
 
 
+class Names(Name):
+    """Several names, for scripts that look at their states only: KEYS[i] is the first key of the i-th."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: Iterable[Name]) -> None:
+        self.names = tuple(names)
+        super().__init__(", ".join(name.shown for name in self.names), tuple(name.keys[0] for name in self.names))
+
+
 def make(prefix: str, parts: tuple[str | int, ...]) -> Name:
     """Check the parts of a name and spell its keys. Raises TypeError or ValueError with the offending part."""
     texts = [_part(part) for part in parts]

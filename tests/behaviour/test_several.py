@@ -53,7 +53,8 @@ def test_all_are_held_and_all_are_given_back(lf: Lockfast, other: Lockfast, name
 
 
 def test_free_names_take_one_trip_and_so_does_giving_them_back(server: Server, lf: Lockfast, name: str) -> None:
-    lf.locks(*names_of(name)).acquire().release()  # connected, scripts loaded
+    for _ in range(2):  # connected, names known, scripts loaded
+        lf.locks(*names_of(name)).acquire().release()
     looks = -reads(server) + reads(server)
     before = reads(server)
     lf.locks(*names_of(name)).acquire().release()
@@ -200,4 +201,5 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server, lf:
 
 def test_order_is_the_same_for_everybody() -> None:
     asks = [lock_ask(make("lockfast", (each,)), 30) for each in ("b", "a", "c")]
-    assert several.in_order(asks) == [1, 0, 2]
+    assert several.Asks(asks).order == [1, 0, 2]
+    assert [ask.name.shown for ask in several.Asks(asks).in_order] == ["a", "b", "c"]

@@ -39,10 +39,6 @@ def make_lab() -> Any:
     return module
 
 
-def page_of(row: str, make_lab: Any) -> Path:
-    return EXPLANATION / "guarantees.md" if row == "lockfast" else CLASSICS / f"{make_lab.PAGE_OF.get(row, row)}.md"
-
-
 @pytest.mark.slow
 def test_pictures_and_their_words_are_what_the_simulator_makes(make_lab: Any) -> None:
     made = make_lab.make(make_lab.QUICK)
@@ -55,7 +51,7 @@ def test_pictures_and_their_words_are_what_the_simulator_makes(make_lab: Any) ->
 def test_every_row_has_a_page_with_a_picture_and_its_verdicts(make_lab: Any) -> None:
     assert set(classic.ALL) <= set(ROWS)
     for row in ROWS:
-        text = page_of(row, make_lab).read_text()
+        text = make_lab.page_of(row).read_text()
         assert f"<!-- made: verdicts {row} -->" in text
         assert f"<!-- made: picture {row} " in text
     assert {path.stem for path in CLASSICS.glob("*.md")} == set(classic.ALL)
@@ -63,7 +59,7 @@ def test_every_row_has_a_page_with_a_picture_and_its_verdicts(make_lab: Any) -> 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_verdicts_on_a_page_are_those_expected(row: str, make_lab: Any) -> None:
-    body = dict(re.findall(r"made: verdicts (\S+) -->\n(.*?)<!-- end", page_of(row, make_lab).read_text(), re.DOTALL))
+    body = dict(re.findall(r"made: verdicts (\S+) -->\n(.*?)<!-- end", make_lab.page_of(row).read_text(), re.DOTALL))
     told = dict(re.findall(r"^\| `([^`]+)` \| \**([^|]*?)\**(?: in [^|]*)? \|", body[row], re.MULTILINE))
     table = {fault: wish for (algorithm, fault), wish in expected.table().items() if algorithm == row}
     assert told == {fault: VERDICTS[one.verdict].short for fault, one in table.items() if one.verdict != "n/a"}
@@ -106,7 +102,7 @@ def test_excerpt_in_the_readme_is_what_is_expected(make_lab: Any) -> None:
 def test_cells_that_are_run_again_say_what_is_committed(row: str, fault: str, make_lab: Any) -> None:
     cell = matrix.run_cell(row, fault, make_lab.SEEDS)
     number = [column.key for column in scenarios.COLUMNS].index(fault) + 1
-    assert make_lab.verdict_line(cell) in page_of(row, make_lab).read_text().splitlines()
+    assert make_lab.verdict_line(cell) in make_lab.page_of(row).read_text().splitlines()
     if cell.bad:
         counts = (EXPLANATION / "matrix.md").read_text().partition("in how many seeds")[2]
         entry = f"{number} {VERDICTS[cell.verdict].letters} {cell.bad}/{cell.seeds} #{cell.seed}"
@@ -116,7 +112,7 @@ def test_cells_that_are_run_again_say_what_is_committed(row: str, fault: str, ma
 
 
 def test_every_picture_on_a_page_has_words_for_those_who_do_not_see_it() -> None:
-    for page in [ROOT / "README.md", *EXPLANATION.rglob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
             assert len(alt) > 20, f"{page.name}: {target}"
             assert (page.parent / target).exists(), f"{page.name}: {target}"

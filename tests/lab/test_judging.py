@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockfast.lab.contenders import Shape
+from lockfast.lab.contender import Shape
 from lockfast.lab.judging import judge
 from lockfast.lab.stage import Write
 

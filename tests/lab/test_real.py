@@ -57,6 +57,8 @@ SEEN = {
     ("lockfast", "paused-holder"): "fenced",
     ("optimistic", "paused-holder"): "safe",
     ("fine-grained", "crossed-order"): "violated",
+    ("lockfast-several", "crossed-order"): "safe",
+    ("lockfast-semaphore", "expiry-rush"): "safe",
 }
 Played = dict[tuple[str, str], RealCell]
 

@@ -8,7 +8,7 @@ import pytest
 
 from lockfast import check, names
 from lockfast.errors import LockfastError, Unreachable
-from lockfast.flows import election, ending
+from lockfast.flows import election
 from lockfast.flows.election import Candidacy, Leader
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.holding import Section, TellingHold, _release, believe
@@ -95,6 +95,7 @@ class Campaigns:
 
     def __init__(self, client: Client, begun: Callable[[Section], None]) -> None:
         self.client = client
+        self.keeper = self
         self.about: dict[str, Any] = {}
         self._begun = begun
 
@@ -112,14 +113,13 @@ class Campaigns:
         self._begun(section)
         return hold
 
-    def give_back(self, hold: Hold) -> None:
-        if hold.held():
+    def unwatch(self, hold: Hold) -> None:
+        if not hold.why_lost:  # it is being given back
             self.client.world.record("leaving", fence=hold.fence, **self.about)
-        try:
-            if ending.begin(hold, self.client.keeper):
-                self.client.keeper.finish(hold)
-        except LockfastError:
-            pass
+        self.client.keeper.unwatch(hold)
+
+    def finish(self, hold: Hold) -> None:
+        self.client.keeper.finish(hold)
 
 
 class Candidate(Visitor):

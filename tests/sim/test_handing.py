@@ -18,7 +18,7 @@ from lockfast.sim.holding import hold
 from lockfast.sim.runs import run_seed
 from lockfast.sim.tasks import Cancelled
 from sim.planted import RENEW, Planted, planted
-from sim.test_primitives import callers
+from sim.playing import callers
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -36,6 +36,7 @@ SET <K> <V> KEEPTTL EX <N>
 SET <K> <V> EX <N>
 SETNX <K> <V>
 GETSET <K> <V>
+MGET <K> <K> <K>
 DEL <K>
 DEL <K> <K> <K>
 EXISTS <K> <K>
@@ -210,7 +211,7 @@ def test_comparison_finds_a_wrong_reply_and_shows_the_shortest_run(
 ) -> None:
     """A comparison that never fails has not been tested: here a new value keeps the expiry of the old one."""
     monkeypatch.setattr(Keyspace, "put", lambda self, key, value: self.data.update({key: value}))
-    random = Random(1)
+    random = Random(2)
     with pytest.raises(AssertionError) as caught:
         compare(server, [Step(0, command(random)) for _ in range(1500)])
     shown = [line for line in str(caught.value).splitlines() if line.startswith("  ")]

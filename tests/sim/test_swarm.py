@@ -27,12 +27,6 @@ def test_a_thousand_seeds_with_all_faults_break_no_promise() -> None:
     assert not found, f"replay them with `lockfast sim --seed N`\n{words}"
 
 
-@pytest.mark.slow
-def test_shared_holds_break_no_promise_either() -> None:
-    found = [one for chunk in run_many(0, 200, choices={"limit": 3}) for one in chunk.found]
-    assert not found
-
-
 def test_a_seed_is_one_plan_and_choices_replace_what_was_drawn() -> None:
     assert plan(7) == plan(7)
     assert plan(7) != plan(8)

@@ -17,7 +17,7 @@ import pytest
 
 from lockfast import names
 from lockfast.errors import LockfastError, OutcomeUnknown
-from lockfast.flows import asks, ending, plain, several, transaction
+from lockfast.flows import asks, plain, several, transaction
 from lockfast.grants import Hold
 from lockfast.sim import driving, runs
 from lockfast.sim.client import PREFIX
@@ -141,6 +141,7 @@ class SimulatedActs:
 
     def __init__(self, client: Client, keys: tuple[str, ...], mine: str, work_s: float, raises: bool) -> None:
         self._client = client
+        self.keeper = client.keeper
         self._keys = keys
         self._mine = mine
         self._work_s = work_s
@@ -162,21 +163,13 @@ class SimulatedActs:
 
     def take(self, wait_s: float | None) -> Any:
         def take(_: Any) -> Generator[Any, Any, Any]:
-            return (yield Run(several.acquire(self._asks, wait_s, self._client.env, self)))
+            return (yield Run(several.acquire(several.Asks(self._asks), wait_s, self._client.env, self)))
 
         return take
 
-    def give_back(self, holds_or_hold: Any) -> Any:
-        if isinstance(holds_or_hold, Hold):  # as several.Holder
-            try:
-                if ending.begin(holds_or_hold, self._client.keeper):
-                    self._client.keeper.finish(holds_or_hold)
-            except LockfastError:
-                pass
-            return None
-
+    def give_back(self, holds: Any) -> Any:
         def give(_: Any) -> Generator[Any, Any, None]:
-            yield Run(several.release(holds_or_hold, self._client.keeper, self._client.env))
+            yield Run(several.release(holds, self._client.keeper, self._client.env))
 
         return give
 

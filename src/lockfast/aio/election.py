@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Self, final
 
 from lockfast import names, specs
 from lockfast.aio.lock import Grant, Lock
-from lockfast.aio.several import _Holder
 from lockfast.errors import Misused, NotAcquired
 from lockfast.flows import election
 from lockfast.locks import UNSET, Options, Unset
+from lockfast.together import Holder
 
 if TYPE_CHECKING:
     from lockfast.drivers.aio import Asyncio
@@ -74,6 +74,7 @@ class Campaign(Lock):
     """A candidacy: what is acquired to lead. It is used as a lock is."""
 
     __slots__ = ()
+    WHY_NOT_ONE_OF_SEVERAL = "a leader has something to say first"
     _ask: Candidacy
 
     async def acquire(self, *, wait: float | Unset | None = UNSET) -> Leadership:
@@ -99,9 +100,8 @@ class Campaign(Lock):
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            hold = await driver.run(election.campaign(self._ask, wait_s, driver.env, _Holder((self,), driver)))
-            if self._max_hold_s is not None:
-                hold.end_after(self._max_hold_s)
+            holder = Holder(driver, {self._ask: (self._renew, self._max_hold_s)})
+            hold = await driver.run(election.campaign(self._ask, wait_s, driver.env, holder))
             leadership = Leadership(hold, driver)
             if driver.closing:  # closed in this very moment: nobody could resign later
                 await leadership.release()

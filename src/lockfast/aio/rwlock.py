@@ -14,6 +14,7 @@ from lockfast.grants import HELD
 
 if TYPE_CHECKING:
     from lockfast.drivers.aio import Asyncio
+    from lockfast.grants import Hold
     from lockfast.locks import Options
 
 
@@ -52,10 +53,9 @@ class ReadLock(Lock):
 
     __slots__ = ()
 
-    async def _acquire(self, wait_s: float | None) -> Grant:
-        grant = await super()._acquire(wait_s)
-        grant._hold.by = asyncio.current_task()
-        return grant
+    def _grant(self, hold: Hold) -> Grant:
+        hold.by = asyncio.current_task()
+        return super()._grant(hold)
 
 
 @final
@@ -64,10 +64,13 @@ class WriteLock(Lock):
 
     __slots__ = ()
 
-    async def _acquire(self, wait_s: float | None) -> Grant:
-        me, keys = asyncio.current_task(), self._ask.name.keys
+    def _refuse_waiting_for_itself(self) -> None:
+        me, name = asyncio.current_task(), self._ask.name
         for hold in list(self._driver.keeper.ledger.holds.values()):
-            if hold.by is me and hold.ask.name.keys == keys and hold.ask.weight == READER and hold.state is HELD:
+            if hold.by is me and hold.ask.name.keys == name.keys and hold.ask.weight == READER and hold.state is HELD:
                 words = "a reader cannot become the writer, it would wait for itself: release the read first"
-                raise Misused(f"{self.name!r}: {words}")
+                raise Misused(f"{name.shown!r}: {words}")
+
+    async def _acquire(self, wait_s: float | None) -> Grant:
+        self._refuse_waiting_for_itself()
         return await super()._acquire(wait_s)

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from lockfast import specs
-from lockfast.aio.lock import Block, Grant
-from lockfast.aio.rlock import RLock
+from lockfast.aio.lock import Block, Grant, Lock
+from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import ending, several
-from lockfast.grants import Hold
+from lockfast.flows import several
 from lockfast.locks import UNSET, Unset
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lockfast.aio.lock import Lock
-    from lockfast.drivers.aio import Asyncio
-    from lockfast.flows.admission import Held
-    from lockfast.flows.asks import Ask
+from lockfast.together import GrantsView, Holder, LocksBase
 
 
 @final
-class Locks:
+class Locks(LocksBase[Asyncio, Lock]):
     """Several locks, of any kind, to be held together or not at all. Share it, use it again."""
 
-    __slots__ = ("_driver", "_entered", "_locks", "_wait_s")
-
-    def __init__(self, driver: Asyncio, locks: tuple[Lock, ...], wait: float | None) -> None:
-        if not locks:
-            raise ValueError("name at least one lock")
-        names = [lock.name for lock in locks]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"{name!r} is named twice: it would wait for itself")
-        for lock in locks:
-            if isinstance(lock, RLock):
-                raise ValueError(f"{lock!r} cannot be one of several: it may be held already")
-            if lock._ask.kind == "election":
-                raise ValueError(f"{lock!r} cannot be one of several: a leader has something to say first")
-            if lock._driver is not driver:
-                raise ValueError(f"{lock!r} belongs to another client")
-        self._driver = driver
-        self._locks = locks
-        self._wait_s = specs.wait_seconds(wait)
-        self._entered: list[tuple[object, Grants]] = []
-
-    def __repr__(self) -> str:
-        return f"<Locks {', '.join(repr(lock.name) for lock in self._locks)}>"
+    __slots__ = ()
 
     async def acquire(self, *, wait: float | Unset | None = UNSET) -> Grants:
         """Hold all of them, waiting up to `wait` seconds in all. One trip to the server when all are free.
@@ -67,20 +37,26 @@ class Locks:
     async def _acquire(self, wait_s: float | None) -> Grants:
         driver = self._driver
         driver.enter()
-        asks = [lock._ask for lock in self._locks]
         mark = driver.new_ticket()
+        holder = Holder(driver, self._keeping)
         driver.acquiring.add(mark)
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            holds = await driver.run(several.acquire(asks, wait_s, driver.env, _Holder(self._locks, driver)))
-            grants = Grants(tuple(lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)), driver)
+            for lock in self._locks:
+                lock._refuse_waiting_for_itself()
+            holds = await driver.run(several.acquire(self._asks, wait_s, driver.env, holder))
+            made = tuple([lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)])
+            grants = Grants(made, driver, self._asks)
             if driver.closing:
                 await grants.release()
                 raise Misused("this client was closed while an acquire was waiting")
             for lock, hold in zip(self._locks, holds, strict=True):
                 lock._tell_when_lost(hold)
             return grants
+        except BaseException:
+            holder.abandon()
+            raise
         finally:
             driver.acquiring.discard(mark)
 
@@ -104,53 +80,19 @@ class Locks:
         try:
             await grants.release()
         except LockfastError as failure:
-            if grants._conclude(error, failure):
+            if grants._conclude(self._driver.keeper, error, failure):
                 raise
-
-    def _left_by(self, me: object) -> Grants:
-        for place in range(len(self._entered) - 1, -1, -1):
-            if self._entered[place][0] == me:
-                return self._entered.pop(place)[1]
-        raise Misused(f"{self!r}: no `with` block was entered here")
 
 
 @final
-class Grants:
+class Grants(GrantsView[Asyncio, Grant]):
     """Holds that were taken together, in the order they were named. Each is a `Grant`, and can be looked at as one."""
 
-    __slots__ = ("_block", "_driver", "_grants")
+    __slots__ = ("_block",)
 
-    def __init__(self, grants: tuple[Grant, ...], driver: Asyncio) -> None:
-        self._grants = grants
-        self._driver = driver
+    def __init__(self, grants: tuple[Grant, ...], driver: Asyncio, asks: several.Asks) -> None:
+        super().__init__(grants, driver, asks)
         self._block: Block | None = None
-
-    def __repr__(self) -> str:
-        return f"<Grants {', '.join(repr(grant.name) for grant in self._grants)}>"
-
-    def __iter__(self) -> Iterator[Grant]:
-        return iter(self._grants)
-
-    def __len__(self) -> int:
-        return len(self._grants)
-
-    def __getitem__(self, place: int) -> Grant:
-        return self._grants[place]
-
-    @property
-    def held(self) -> bool:
-        """Whether all of them are sure at this moment."""
-        return all(grant.held for grant in self._grants)
-
-    @property
-    def lost(self) -> bool:
-        """Whether any of them is no longer sure."""
-        return any(grant.lost for grant in self._grants)
-
-    def check(self) -> None:
-        """Raise LeaseLost if any of them is no longer sure, NotHeld if it was released."""
-        for grant in self._grants:
-            grant.check()
 
     async def release(self) -> None:
         """Give back, in one trip, all that were not given back one by one.
@@ -158,33 +100,6 @@ class Grants:
         Raises LeaseLost when one had gone before (do not commit), Unreachable when the server did not confirm; the
         client goes on trying in the background then.
         """
-        holds = [grant._hold for grant in self._grants if not grant._is_released]
-        self._driver.enter()
-        await self._driver.run(several.release(holds, self._driver.keeper, self._driver.env))
-
-    def _conclude(self, error: BaseException | None, failure: Exception) -> bool:
-        """What a block does about a release that failed: see ending.conclude."""
-        return ending.conclude(self._grants[0]._hold, self._driver.keeper, error, failure)
-
-
-class _Holder:
-    """Makes holds of what a flow was granted, and gives them back if it fails."""
-
-    def __init__(self, locks: tuple[Lock, ...], driver: Asyncio) -> None:
-        self._renews = {id(lock._ask): lock._renew for lock in locks}
-        self._driver = driver
-
-    def new_ticket(self) -> str:
-        return self._driver.new_ticket()
-
-    def keep(self, ask: Ask, ticket: str, held: Held) -> Hold:
-        hold = Hold(ask, ticket, held, self._driver.era, self._renews[id(ask)])
-        self._driver.keeper.watch(hold)
-        return hold
-
-    def give_back(self, hold: Hold) -> None:
-        try:
-            if ending.begin(hold, self._driver.keeper):
-                self._driver.keeper.finish(hold)
-        except LockfastError:
-            pass  # it has ended by itself
+        driver = self._driver
+        driver.enter()
+        await driver.run(several.release(self._holds(), driver.keeper, driver.env, self._asks))

@@ -237,6 +237,7 @@ class Threads:
                     replies[i] = connection.call(wire.eval_text(call.bound, call.args), effect.by)
         except BaseException:
             self._let_go(connection)
+            self._close_free()  # as in _call
             raise
         self._give_back(connection)
         return [wire.failure(r, connection.where) if isinstance(r, wire.ReplyError) else r for r in replies]

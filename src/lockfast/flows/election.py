@@ -17,6 +17,7 @@ from lockfast.flows.asks import PLACE_MS, Ask
 from lockfast.flows.effects import Call, backoff
 from lockfast.flows.renewal import GONE
 from lockfast.flows.scripts import OBSERVE, PROCLAIM, Bound
+from lockfast.flows.several import give_back
 from lockfast.flows.watching import insist, news, patience
 from lockfast.specs import grace_seconds, lease_seconds
 
@@ -94,12 +95,12 @@ def campaign(ask: Candidacy, wait_s: float | None, env: Env, holder: Holder) -> 
         except GeneratorExit:
             raise  # the process died here; nobody is left to tidy up
         except LeaseLost:
-            holder.give_back(hold)
+            give_back(hold, holder.keeper)
             if wait_s is not None and env.now() >= started + wait_s:
                 words = f"{ask.name.shown!r} was led for a moment only, and lost before it began"
                 raise NotAcquired(words, name=ask.name.shown, waited_s=wait_s) from None
         except BaseException:
-            holder.give_back(hold)
+            give_back(hold, holder.keeper)
             raise
 
 

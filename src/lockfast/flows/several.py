@@ -5,15 +5,21 @@ order of their keys, the same for everybody) is kept, what was granted after it 
 by one in that order. So whoever waits holds only names that come before the one it waits for, and nobody can wait in a
 circle. Sending waiting requests for all at once would deadlock even in this order: they arrive together, but places in
 different queues are not taken together.
+
+Names that are free and wanted whole are taken by one script for all of them (`admit_all`), which changes nothing when
+one of them is not that simple, and given back by another. Neither is a second protocol: they do what `admit` and
+`leave` would do for each.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lockfast.errors import LeaseLost, LockfastError, NotAcquired, Unreachable
+from lockfast.errors import LockfastError, NotAcquired, Unreachable
 from lockfast.flows import admission, ending
-from lockfast.flows.effects import Call, CallMany
+from lockfast.flows.effects import Call, CallMany, backoff
+from lockfast.flows.scripts import ADMIT_ALL, LEAVE_ALL, Bound
+from lockfast.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +29,52 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
     from lockfast.grants import Hold
 
+MOST_AT_ONCE = 100  # names that one script takes: it keeps the server from everything else meanwhile
+
+
+class Asks:
+    """Several asks, in the one order in which everybody asks and waits: that of their keys."""
+
+    __slots__ = ("_give", "_take", "in_order", "order", "simple")
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.order = sorted(range(len(asks)), key=lambda place: asks[place].name.keys[0])
+        self.in_order = [asks[place] for place in self.order]
+        self.simple = len(asks) <= MOST_AT_ONCE and all(ask.weight == ask.limit for ask in asks)
+        names = Names(ask.name for ask in self.in_order)
+        self._take = Bound(ADMIT_ALL, names)
+        self._give = Bound(LEAVE_ALL, names)
+
+    def take(self, tickets: dict[Ask, str], env: Env, by: float) -> Call | None:
+        """The request that takes all of them at once; None when the server would say that it is not that simple."""
+        if not self.simple:
+            return None
+        args: list[str | int] = [env.owner]
+        for ask in self.in_order:
+            seen = env.seen.get(ask.name.shown, 0)
+            if not seen:
+                return None  # never used, as far as this client knows: then the server has no state of it
+            args += (f"{ask.kind} {ask.limit}", ask.lease_ms + ask.grace_ms, seen, tickets[ask])
+        return Call(self._take, tuple(args), by)
+
+    def give(self, holds: dict[Ask, Hold], by: float) -> Call | None:
+        """The request that gives all of them back at once; None unless that is simple."""
+        if not self.simple or len(holds) < len(self.in_order):
+            return None
+        tickets = []
+        for ask in self.in_order:
+            hold = holds.get(ask)
+            if hold is None or hold.unsure or hold.leave_sent:
+                return None
+            tickets.append(hold.ticket)
+        return Call(self._give, tuple(tickets), by)
+
 
 class Holder(Protocol):
     """What this flow needs of a client besides its requests."""
+
+    @property
+    def keeper(self) -> ending.Keeps: ...
 
     def new_ticket(self) -> str: ...
 
@@ -33,92 +82,156 @@ class Holder(Protocol):
         """Make a hold of what was granted, and renew it from now on: waiting for the others may take long."""
         ...
 
-    def give_back(self, hold: Hold) -> None:
-        """See to it that the server hears of the end of this hold, in the background."""
-        ...
 
+def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[list[Hold]]:
+    """Hold everything that is asked for, in the order it was named. Raises as admission.acquire does.
 
-def in_order(asks: Sequence[Ask]) -> list[int]:
-    """The one order in which everybody waits: by key."""
-    return sorted(range(len(asks)), key=lambda place: asks[place].name.keys[0])
-
-
-def acquire(asks: Sequence[Ask], wait_s: float | None, env: Env, holder: Holder) -> Flow[list[Hold]]:
-    """Hold everything that is asked for. Raises as admission.acquire does, and then nothing of it is held."""
+    Whatever it raises, nothing of it stays held: when it is NotAcquired nothing is any more, otherwise the keeper
+    sees to it.
+    """
     started = env.now()
-    order = in_order(asks)
-    holds: dict[int, Hold] = {}
-    sent = {place: holder.new_ticket() for place in order}  # tickets that may be under way
+    holds: dict[Ask, Hold] = {}
+    stem = holder.new_ticket()
+    sent = {ask: f"{stem}-{place}" for place, ask in enumerate(asks.in_order)}  # tickets that may be under way
     try:
-        yield from _ask_once(asks, order, sent, holds, env, holder)
-        for place in order:
-            if place in holds:
+        yield from _ask_once(asks, sent, holds, env, holder)
+        for ask in asks.in_order:
+            if ask in holds:
                 continue
-            ask = asks[place]
             if wait_s == 0:
                 raise NotAcquired(f"{ask.name.shown!r} is held by another", name=ask.name.shown)
             left_s = None if wait_s is None else max(wait_s - (env.now() - started), 0.0)
             ticket = holder.new_ticket()
             held = yield from admission.acquire(ask, ticket, left_s, env)
-            holds[place] = holder.keep(ask, ticket, held)
+            holds[ask] = holder.keep(ask, ticket, held)
         for hold in holds.values():
             hold.check()  # the first may have been lost while the last was waited for
-        return [holds[place] for place in range(len(asks))]
+        found: list[Hold | None] = [None] * len(asks.order)
+        for place, ask in zip(asks.order, asks.in_order, strict=True):
+            found[place] = holds[ask]
+        return found  # type: ignore[return-value]  # every place is filled: `order` has each of them
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up
+    except NotAcquired:
+        yield from _drop(list(holds.values()), holder.keeper, env)
+        raise
     except BaseException:
-        for place, ticket in sent.items():
-            _give_up(asks[place], ticket, True, env, holder)
+        for ask, ticket in sent.items():
+            give_back(holder.keep(ask, ticket, _unknown(ask, True, env)), holder.keeper)
         for hold in holds.values():
-            holder.give_back(hold)
+            give_back(hold, holder.keeper)
         raise
 
 
-def _ask_once(
-    asks: Sequence[Ask], order: list[int], sent: dict[int, str], holds: dict[int, Hold], env: Env, holder: Holder
-) -> Flow[None]:
-    """One trip for all. `holds` gets what can be kept; what was granted behind the first that was taken is given up."""
-    sent_at = env.now()
-    by = sent_at + env.attempt_s
-    calls = [
-        Call(asks[place].admit(env, 0.0), (env.seen.get(asks[place].name.shown, 0), sent[place]), by) for place in order
-    ]
-    replies = yield CallMany(calls, by)
+def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env, holder: Holder) -> Flow[None]:
+    """One trip for all, tried again with the same tickets if it is not answered.
+
+    `holds` gets what can be kept; what was granted behind the first that was taken is left.
+    """
+    gives_up_at = env.now() + env.timeout_s
+    failures = 0
+    unsure = False  # a request went out and was never answered: it may still run, later than a leave
+    while True:
+        sent_at = env.now()
+        by = min(sent_at + env.attempt_s, gives_up_at)
+        try:
+            take = asks.take(sent, env, by) if not failures else None
+            replies: Any = (yield take) if take is not None else 0
+            if replies == 0:
+                calls = [
+                    Call(ask.admit(env, 0.0), (env.seen.get(ask.name.shown, 0), sent[ask]), by) for ask in asks.in_order
+                ]
+                replies = yield CallMany(calls, by)
+            failure = next((reply for reply in replies if isinstance(reply, Unreachable)), None)
+            if failure is not None:
+                raise failure
+        except Unreachable as failure:
+            unsure = unsure or failure.sent
+            failures += 1
+            if env.now() >= gives_up_at:
+                raise
+            yield backoff(failures, gives_up_at, env)
+            continue
+        break
     refusal: BaseException | None = None
+    spare: list[Hold] = []
     in_a_row = True
-    for place, reply in zip(order, replies, strict=True):
-        ask = asks[place]
+    for ask, reply in zip(asks.in_order, replies, strict=True):
+        ticket = sent.pop(ask)
         if isinstance(reply, BaseException):
             refusal = refusal or reply
-            if not isinstance(reply, Unreachable):
-                del sent[place]  # refused: nothing of it is there
             continue
-        ticket = sent.pop(place)
-        held = admission.at_once(ask, reply, sent_at, env)
+        held = _held(ask, reply, sent_at, unsure, env)
         if held is not None and in_a_row:
-            holds[place] = holder.keep(ask, ticket, held)
-        else:
-            in_a_row = False
-            if type(reply) is int:
-                _give_up(ask, ticket, False, env, holder)
+            holds[ask] = holder.keep(ask, ticket, held)
+            continue
+        in_a_row = False
+        if held is not None or unsure or _is_granted(reply):
+            spare.append(holder.keep(ask, ticket, held or _unknown(ask, unsure, env)))
     if refusal is not None:
+        for hold in spare:
+            give_back(hold, holder.keeper)
         raise refusal
+    yield from _drop(spare, holder.keeper, env)
 
 
-def _give_up(ask: Ask, ticket: str, unsure: bool, env: Env, holder: Holder) -> None:
-    """Leave what may be held; unsure: a request for it may still be under way."""
-    holder.give_back(holder.keep(ask, ticket, (0, env.now() + ask.lease_s, unsure)))
+def _held(ask: Ask, reply: Any, sent_at: float, unsure: bool, env: Env) -> Held | None:
+    """The hold that a reply grants, if that is for long enough to be handed out."""
+    if not unsure:
+        return admission.at_once(ask, reply, sent_at, env)
+    code, fence, ms, _ = (1, reply, ask.lease_ms + ask.grace_ms, 0) if isinstance(reply, int) else reply
+    deadline = admission.deadline_of(sent_at, min(ms - ask.grace_ms, ask.lease_ms))
+    if code != 1 or deadline - env.now() < ask.lease_s / 2:
+        return None
+    env.seen.learn(ask.name.shown, fence)
+    return fence, deadline, True
 
 
-def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env) -> Flow[None]:
-    """Give all of them back in one trip. Raises LeaseLost when one had gone; what is not confirmed is tried again."""
-    begun = [hold for hold in holds if ending.begin(hold, keeper)]
-    if not begun:
-        return
-    by = env.now() + env.attempt_s
-    calls = [Call(admission.leave_of(hold.ask, hold.unsure), (hold.ticket,), by) for hold in begun]
+def _is_granted(reply: Any) -> bool:
+    return isinstance(reply, int) or (isinstance(reply, list) and reply[0] == 1)
+
+
+def _unknown(ask: Ask, unsure: bool, env: Env) -> Held:
+    """A hold of which nothing is known but that it may be there, to be given back."""
+    return 0, env.now() + ask.lease_s, unsure
+
+
+def give_back(hold: Hold, keeper: ending.Keeps) -> None:
+    """See to it that the server hears of the end of this hold, in the background."""
     try:
-        replies = yield CallMany(calls, by)
+        if ending.begin(hold, keeper):
+            keeper.finish(hold)
+    except LockfastError:
+        pass  # it has ended by itself
+
+
+def _drop(holds: Sequence[Hold], keeper: ending.Keeps, env: Env) -> Flow[None]:
+    """Give back what is of no use. If that is not confirmed, the keeper goes on with it."""
+    try:
+        yield from release(holds, keeper, env)
+    except LockfastError:
+        pass
+
+
+def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | None = None) -> Flow[None]:
+    """Give all of them back in one trip. Raises LeaseLost when one had gone; what is not confirmed is tried again.
+
+    asks: what they were acquired by.
+    """
+    begun: list[Hold] = []
+    try:
+        for hold in holds:
+            if ending.begin(hold, keeper):
+                begun.append(hold)  # noqa: PERF401 - if one of them raises, those before it must be known
+        if not begun:
+            return
+        by = env.now() + env.attempt_s
+        give = asks.give({hold.ask: hold for hold in begun}, by) if asks is not None else None
+        if give is not None and (yield give) == 1:
+            replies = [1] * len(begun)
+        else:
+            calls = [Call(admission.leave_of(hold.ask, hold.unsure), (hold.ticket,), by) for hold in begun]
+            replies = yield CallMany(calls, by)
     except GeneratorExit:
         raise
     except BaseException:
@@ -135,7 +248,7 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env) -> Flow[None]
             continue
         try:
             ending.end(hold, stood=reply == 1 or hold.leave_sent)
-        except LeaseLost as loss:
+        except LockfastError as loss:
             failure = loss
     if failure is not None:
         raise failure

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lockfast import classic
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, plain
+from lockfast.lab.contender import ALSO, BUSY, FAILED, FIRST, Contender, Held, Shape, Watcher, owner_of
 from lockfast.lab.model import Topic
-from lockfast.names import make
-from lockfast.sim import holding
+from lockfast.lab.own import Own, OwnSeveral, patience
 from lockfast.sim.driving import Run, Work
 
 if TYPE_CHECKING:
@@ -27,68 +27,6 @@ if TYPE_CHECKING:
     from lockfast.sim.node import Node
 
     Steps = Generator[Any, Any, Any]
-
-# How a section ends: DONE: to its end. STOPPED: its holder found out in time. BUSY: not taken.
-# FAILED: not taken, and the caller heard an error.
-DONE, STOPPED, BUSY, FAILED = "done", "stopped", "busy", "failed"
-PREFIX = "lab"
-
-
-class Held:
-    """What the body of a section knows about its hold."""
-
-    __slots__ = ("fence", "keep", "sure")
-
-    def __init__(self, sure: Callable[[], bool], fence: int = 0, keep: Callable[[], Steps] | None = None) -> None:
-        self.sure = sure
-        self.fence = fence
-        self.keep = keep  # asks the server whether it is still ours; returns a bool
-
-
-class Watcher:
-    """Who wants to know of the turns of a section; the stage is one."""
-
-    def about_to(self, client: Client, effect: Any) -> None: ...
-
-    def took(self, client: Client, fence: int, name: str) -> None: ...
-
-    def gave(self, client: Client, words: str, name: str) -> None: ...
-
-    def ended(self, client: Client, words: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One algorithm. kind: "lock", "semaphore" or "update"."""
-
-    topic: Topic
-    kind: str = "lock"
-    servers: int = 1
-    renews: bool = False
-    ends: bool = True  # whether a dead holder's hold ends by itself
-
-    @property
-    def key(self) -> str:
-        return self.topic.key
-
-    def section(
-        self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
-    ) -> Generator[Any, Any, str]:
-        """Take `name`, run the body, give it back. Returns how it ended."""
-        raise TypeError(f"{self.key} takes nothing")
-
-    def standing(self, node: Node, name: str, shape: Shape) -> dict[str, float]:
-        """Who holds `name` as this server sees it, and until when in true time."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The numbers of a scenario: how long a hold lasts, how long to try for it, how many may hold at once."""
-
-    lease_s: float = 1.0
-    patience_s: float = 3.0
-    limit: int = 1
 
 
 @dataclass(frozen=True)
@@ -141,7 +79,7 @@ class Recipe(Contender):
             key = recipe.key if isinstance(recipe, classic.CountingSemaphore) else recipe.owners_key
             members: Any = data.get(key.encode())
             first = members.order[: shape.limit] if members is not None else []
-            return {_owner(member): float("inf") for _, member in first}
+            return {owner_of(member): float("inf") for _, member in first}
         if isinstance(recipe, classic.KeyedSemaphore):
             keys = [f"semaphore:{name}:{slot}" for slot in range(shape.limit)]
         else:
@@ -151,7 +89,7 @@ class Recipe(Contender):
             value: Any = data.get(key.encode())
             if value is not None:
                 ends_ms = expires.get(key.encode())
-                standing[_owner(value)] = node.clock.true_of_wall_ms(ends_ms) if ends_ms is not None else float("inf")
+                standing[owner_of(value)] = node.clock.true_of_wall_ms(ends_ms) if ends_ms is not None else float("inf")
         return standing
 
 
@@ -161,35 +99,6 @@ class Update(Contender):
 
     def recipe(self, name: str, shape: Shape) -> classic.OptimisticLock:
         return classic.OptimisticLock(name, acquire_timeout=shape.patience_s * 4)
-
-
-@dataclass(frozen=True)
-class Own(Contender):
-    """Lockfast's own lock: the shipped flows, scripts, holds and keeper."""
-
-    def section(
-        self, client: Client, name: str, shape: Shape, body: Callable[[Held], Steps], watcher: Watcher
-    ) -> Generator[Any, Any, str]:
-        ask = asks.lock(make(PREFIX, (name,)), shape.lease_s)
-        outcome = BUSY
-
-        def within(section: holding.Section) -> Steps:
-            nonlocal outcome
-            hold = section.hold
-            watcher.took(client, hold.fence, name)
-            hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
-            outcome = yield from body(Held(hold.held, hold.fence))
-            watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
-
-        yield from holding.hold(client, ask, shape.patience_s, within)
-        return outcome
-
-    def standing(self, node: Node, name: str, shape: Shape) -> dict[str, float]:
-        raw: Any = node.server.store.data.get(make(PREFIX, (name,)).keys[0].encode())
-        if raw is None:
-            return {}
-        words = raw.decode().split(" ")
-        return {} if words[7] == "-" else {_owner(words[7].encode()): node.clock.true_of_wall_ms(int(words[8]))}
 
 
 def _watched(flow: plain.Flow[Any], client: Client, watcher: Watcher) -> Steps:
@@ -222,11 +131,6 @@ def plain_env(client: Client) -> plain.Env:
 def pause(client: Client, most_s: float) -> Work:
     """A random pause before the next try."""
     return Work(most_s * (0.2 + 0.8 * client.rng.random()))
-
-
-def _owner(token: bytes) -> str:
-    """The client that made this token (Client.new_id); "" when it does not say."""
-    return token.decode().partition(".")[0] if b"." in token and not token[:1].isdigit() else ""
 
 
 def _simple(name: str, shape: Shape) -> Any:
@@ -332,5 +236,23 @@ ROWS: tuple[Contender, ...] = (
         make=_redlock,
     ),
     Own(Topic("lockfast", "Lockfast", "One fair protocol: queue, lease, renewal, fence."), renews=True),
+    Own(
+        Topic("lockfast-semaphore", "Lockfast semaphore", "The same with a limit and permits; it waits in the queue."),
+        "semaphore",
+        renews=True,
+        ask_for=lambda name, shape: asks.Permits(shape.limit, 1)(name, shape.lease_s),
+        open=lambda lf, name, shape: lf.semaphore(name, limit=shape.limit, **patience(shape)),
+    ),
+    Own(
+        Topic("lockfast-rwlock", "Lockfast read/write lock", "The same; here everybody wants to write."),
+        renews=True,
+        ask_for=lambda name, shape: asks.write(name, shape.lease_s),
+        open=lambda lf, name, shape: lf.rwlock(name, **patience(shape)).write(),
+    ),
+    OwnSeveral(
+        Topic("lockfast-several", "Lockfast, several at once", "Two locks or none, in one order for everybody."),
+        renews=True,
+        open=lambda lf, name, shape: lf.locks(name, FIRST if name == ALSO else ALSO, **patience(shape)),
+    ),
 )
 BY_KEY = {row.key: row for row in ROWS}

@@ -12,6 +12,7 @@ from lockfast.lab.scenarios import COLUMNS
 SAFE, VIOLATED, STUCK, FENCED = "safe", "violated", "stuck", "fenced"
 _TTL_LOCKS = ("setnx-expire", "setnx-expire-del", "set-nx-px", "set-nx-px-blind-del", "fine-grained", "keyed-semaphore")
 _BY_CLIENT_TIME = ("counting-semaphore", "fair-semaphore", "refreshing-semaphore", "race-free-semaphore")
+_OWN = ("lockfast-semaphore", "lockfast-rwlock", "lockfast-several")
 _COMPARE = "it holds nothing: a write is made only if nobody has written since the read"
 _NEVER_ENDS = "the key has no end, and only its dead holder would delete it"
 _FALSY = "the test is never true for a lock without a TTL, and true for one in its last half second: it is prolonged"
@@ -95,6 +96,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "refreshing-semaphore": (VIOLATED, "it takes its place as the fair one does, in two trips"),
             "race-free-semaphore": (SAFE, "inside its lock, counter and place are taken by one at a time"),
             "lockfast": (SAFE, "the server lets in the head of the queue, and nobody else"),
+            "lockfast-semaphore": (SAFE, "one script counts and lets in, in the order of the queue"),
         },
     ),
     "clocks-0.3s": (
@@ -224,6 +226,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "setnx-expire-inverted": (SAFE, "each prolongs the other's lock, until one loses patience"),
             "redlock": (SAFE, "the validity of the first has ended when the second is won: it stops"),
             "lockfast": (SAFE, "both leases are renewed, until one loses patience and gives back"),
+            "lockfast-several": (SAFE, "both wait in the same order, whatever they named first: there is no circle"),
         },
     ),
 }
@@ -232,7 +235,8 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
 def expected(algorithm: str, fault: str) -> Expected:
     """What this cell should say. Raises KeyError for words that the matrix does not have."""
     common, others = _FAULTS[fault]
-    verdict, why = others.get(algorithm, common)
+    alike = "lockfast" if algorithm in _OWN else algorithm  # what the one protocol does for the lock it does for all
+    verdict, why = others.get(algorithm) or others.get(alike, common)
     return Expected(verdict, why)
 
 

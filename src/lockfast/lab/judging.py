@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from lockfast.lab.contenders import Shape
+    from lockfast.lab.contender import Shape
     from lockfast.lab.stage import Write
 
 

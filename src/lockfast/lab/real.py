@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockfast.lab import contenders, expected, scenarios
+from lockfast.lab import contender, contenders, expected, scenarios
 from lockfast.lab.judging import judge
 from lockfast.lab.model import VERDICTS
 from lockfast.lab.real_faults import CLOCK_FAULTS, TALES, impossible
@@ -126,7 +126,7 @@ class Company:
         cell = RealCell(algorithm, fault, outcome.verdict, wish, outcome.detail, steps=tuple(stage.happenings))
         return cell, stage.late_s
 
-    async def _played(self, row: contenders.Contender, scenario: scenarios.Scenario, number: int) -> RealStage:
+    async def _played(self, row: contender.Contender, scenario: scenarios.Scenario, number: int) -> RealStage:
         self._stages += 1
         stage = RealStage(self._crew, self._crew.directory / str(self._stages), row, scenario.shape(row), number)
         try:

@@ -21,9 +21,11 @@ from lockfast import classic
 from lockfast.classic import Client
 from lockfast.clock import now
 from lockfast.errors import LockfastError, NotAcquired
-from lockfast.lab.contenders import BUSY, BY_KEY, DONE, FAILED, PREFIX, STOPPED, Own, Recipe, Shape, Update
+from lockfast.lab.contender import BUSY, DONE, FAILED, PREFIX, STOPPED, Shape
+from lockfast.lab.contenders import BY_KEY, Recipe, Update
+from lockfast.lab.own import Own, OwnSeveral
 from lockfast.lab.stage import NAME, RETRY_S, TIMEOUT_S
-from lockfast.sync import Lockfast
+from lockfast.sync import Grants, Lockfast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,8 +116,10 @@ class Player:
 
     def _taker(self) -> Callable[[], str]:
         part = self._part
-        takes: Takes = _Own(part) if isinstance(BY_KEY[part.row], Own) else _Textbook(part)
-        return lambda: self._section(takes, part.names, [])
+        row = BY_KEY[part.row]
+        takes: Takes = _Own(part, row) if isinstance(row, Own) else _Textbook(part)
+        names = part.names[:1] if isinstance(row, OwnSeveral) else part.names  # it takes the other one with it
+        return lambda: self._section(takes, names, [])
 
     def _section(self, takes: Takes, names: list[str], held: list[Hold]) -> str:
         """Take all names, one inside the other, then write."""
@@ -218,16 +222,17 @@ class _Textbook:
 
 
 class _Own:
-    """Lockfast's own lock, as a program uses it."""
+    """One of Lockfast's own, as a program uses it."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, row: Own) -> None:
         self._part = part
+        self._row = row
         self._lockfast = Lockfast(part.urls[0], timeout=TIMEOUT_S, prefix=PREFIX)
 
     def take(self, name: str) -> Hold | str:
         part = self._part
         try:
-            grant = self._lockfast.lock(name, lease=part.lease_s, wait=part.patience_s).acquire()
+            grant = self._row.open(self._lockfast, name, part.shape).acquire()
         except NotAcquired:
             return BUSY
         except LockfastError:
@@ -237,7 +242,9 @@ class _Own:
             grant.release()
             return True
 
-        return Hold(lambda: grant.held, give, grant.fence)
+        first = grant[0] if isinstance(grant, Grants) else grant
+        fence = first.fence if part.shape.limit == 1 else 0  # of several holders it guards nothing
+        return Hold(lambda: grant.held, give, fence)
 
 
 def _client(part: Part) -> Client:

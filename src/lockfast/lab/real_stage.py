@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from lockfast.lab.contenders import Contender, Shape
+    from lockfast.lab.contender import Contender, Shape
     from lockfast.lab.real_servers import Crew
 
 READY_S = 30.0

@@ -13,15 +13,17 @@ from math import inf
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lockfast.lab.contenders import Shape, Update
+from lockfast.lab.contender import Shape
+from lockfast.lab.contenders import Update
 from lockfast.lab.model import Topic
+from lockfast.lab.own import Own
 from lockfast.lab.stage import NAME, OTHER, Stage
 from lockfast.sim.faults import Counted, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockfast.lab.contenders import Contender
+    from lockfast.lab.contender import Contender
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
 
@@ -271,7 +273,7 @@ def crossed(stage: Stage) -> None:
 
 
 def _locks_only(row: Contender) -> str | None:
-    if row.kind == "semaphore":
+    if row.kind == "semaphore" and not isinstance(row, Own):
         return "a semaphore never waits, so it cannot wait in a circle"
     return "it takes nothing, so nobody waits for it" if row.kind == "update" else None
 

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.errors import LockfastError
 from lockfast.flows import plain
-from lockfast.lab.contenders import BUSY, DONE, FAILED, STOPPED, Held, Update, Watcher, pause, plain_env
+from lockfast.lab.contender import ALSO, BUSY, DONE, FAILED, FIRST, STOPPED, Held, Watcher
+from lockfast.lab.contenders import Update, pause, plain_env
+from lockfast.lab.own import OwnSeveral
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from lockfast.lab.contenders import Contender, Shape
+    from lockfast.lab.contender import Contender, Shape
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
 
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
 
 LATENCY_S = 0.005
 TIMEOUT_S = 1.0
-NAME = "part 1"
-OTHER = "part 2"
+NAME, OTHER = FIRST, ALSO
 RETRY_S = 0.06  # how soon a player tries again where the algorithm itself does not wait
 
 
@@ -196,6 +197,8 @@ class Stage(Watcher):
 
             return body
 
+        if isinstance(self.row, OwnSeveral) and len(names) > 1:
+            return (yield from self.row.section_of_all(client, names, self.shape, within([], ()), self))
         return (yield from self.row.section(client, names[0], self.shape, within([], names[1:]), self))
 
     def _write_all(self, player: Player, client: Client, held: list[Held]) -> Steps:

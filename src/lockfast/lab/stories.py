@@ -10,7 +10,7 @@ from lockfast.lab.model import Bar, Lane, Mark, Step, Story, mark_mistakes
 from lockfast.lab.words import WORDS
 
 if TYPE_CHECKING:
-    from lockfast.lab.contenders import Contender
+    from lockfast.lab.contender import Contender
     from lockfast.lab.judging import Outcome
     from lockfast.lab.model import MarkKind
     from lockfast.lab.scenarios import Scenario

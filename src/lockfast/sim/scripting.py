@@ -123,6 +123,8 @@ class Engine:
             return reply
         if kind is Status:
             return False, b"ok", bytes(reply)
+        if None in reply:  # a table with holes would end at the first
+            reply = [False if item is None else item for item in reply]
         if reply and type(reply[-1]) is list:  # SCAN alone has a list in its list
             reply = [self._lua.table_from(item) if type(item) is list else item for item in reply]
         return self._lua.table_from(reply) if len(reply) > _MOST_ON_STACK else (True, *reply)

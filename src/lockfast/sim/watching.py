@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.check.history import HANDED_ON
+from lockfast.names import Names
 from lockfast.sim.telling import fence_text
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Call
+    from lockfast.names import Name
     from lockfast.sim.node import Node
 
 
@@ -51,24 +53,29 @@ class Watch:
 
     def after(self, call: Call) -> None:
         """A script has run."""
-        bound = call.bound
-        name = bound.name.shown
+        name = call.bound.name
+        tickets = [str(arg) for arg in call.args] if isinstance(name, Names) else [str(call.args[-1])]
+        leaving = tickets if call.bound.script.name in ("leave", "leave_all") else []
+        heir = str(call.bound.args[2]) if call.bound.script.name == "renew" else ""
+        for each in name.names if isinstance(name, Names) else (name,):
+            self._look(each, tickets[-1], leaving, heir)
+
+    def _look(self, made: Name, asker: str, leaving: list[str], heir: str) -> None:
+        name = made.shown
         view = self._views.get(name)
         if view is None:
-            view = self._views[name] = View(bound.name.keys)
+            view = self._views[name] = View(made.keys)
         store = self._node.server.store
         raw = store.string(view.keys[0])
-        queue = self._queue(view, str(call.args[-1]))
+        queue = self._queue(view, asker)
         ends = store.sorted(view.keys[3])
         shared = ends.scores if ends is not None else {}
         if raw == view.raw and queue == view.queue and shared == view.shared:
             return
         view.raw, view.shared = raw, dict(shared)
         holders, view.limit = self._read(view)
-        leaving = str(call.args[-1]) if bound.script.name == "leave" else ""
-        heir = str(bound.args[2]) if bound.script.name == "renew" else ""
         if heir in holders and heir not in view.holders:
-            leaving = str(call.args[-1])
+            leaving = [asker]
         self._compare(name, view, holders, queue, leaving, heir)
         view.holders, view.queue = holders, queue
 
@@ -104,17 +111,23 @@ class Watch:
         return holders, int(limit)
 
     def _compare(
-        self, name: str, view: View, holders: dict[str, Standing], queue: dict[str, bytes], leaving: str, heir: str
+        self,
+        name: str,
+        view: View,
+        holders: dict[str, Standing],
+        queue: dict[str, bytes],
+        leaving: list[str],
+        heir: str,
     ) -> None:
         for ticket, old in view.holders.items():
             new = holders.get(ticket)
             if new is None or new.fence != old.fence:
-                what = "let_go" if ticket == leaving else "expired"
+                what = "let_go" if ticket in leaving else "expired"
                 self._record(what, name, ticket, view.limit, old)
                 self._say(f"{ticket} no longer holds {name!r}" + ("" if what == "let_go" else ": its lease has ended"))
         for ticket, since in view.queue.items():
             if queue.get(ticket) != since and ticket not in holders:
-                what = "unqueued" if ticket == leaving else "place_ended"
+                what = "unqueued" if ticket in leaving else "place_ended"
                 self._record(what, name, ticket, view.limit, None)
                 self._say(f"{ticket} no longer waits for {name!r}" + ("" if what == "unqueued" else ": not heard of"))
         for ticket, new in holders.items():

@@ -29,6 +29,7 @@ class RLock(Lock):
     """A lock that the thread which holds it may acquire again. It is used as a lock is."""
 
     __slots__ = ()
+    WHY_NOT_ONE_OF_SEVERAL = "it may be held already"
 
     def _acquire(self, wait_s: float | None) -> Grant:
         driver = self._driver

@@ -14,6 +14,7 @@ from lockfast.sync.lock import Grant, Lock
 
 if TYPE_CHECKING:
     from lockfast.drivers.threads import Threads
+    from lockfast.grants import Hold
     from lockfast.locks import Options
 
 
@@ -52,10 +53,9 @@ class ReadLock(Lock):
 
     __slots__ = ()
 
-    def _acquire(self, wait_s: float | None) -> Grant:
-        grant = super()._acquire(wait_s)
-        grant._hold.by = threading.current_thread()  # not its number: another gets that when it has ended
-        return grant
+    def _grant(self, hold: Hold) -> Grant:
+        hold.by = threading.current_thread()  # not its number: another gets that when it has ended
+        return super()._grant(hold)
 
 
 @final
@@ -64,10 +64,13 @@ class WriteLock(Lock):
 
     __slots__ = ()
 
-    def _acquire(self, wait_s: float | None) -> Grant:
-        me, keys = threading.current_thread(), self._ask.name.keys
+    def _refuse_waiting_for_itself(self) -> None:
+        me, name = threading.current_thread(), self._ask.name
         for hold in list(self._driver.keeper.ledger.holds.values()):
-            if hold.by is me and hold.ask.name.keys == keys and hold.ask.weight == READER and hold.state is HELD:
+            if hold.by is me and hold.ask.name.keys == name.keys and hold.ask.weight == READER and hold.state is HELD:
                 words = "a reader cannot become the writer, it would wait for itself: release the read first"
-                raise Misused(f"{self.name!r}: {words}")
+                raise Misused(f"{name.shown!r}: {words}")
+
+    def _acquire(self, wait_s: float | None) -> Grant:
+        self._refuse_waiting_for_itself()
         return super()._acquire(wait_s)
