@@ -42,13 +42,10 @@ class Hold:
     """The state behind a grant. `deadline` only rises, and only while HELD."""
 
     # What every hold starts with stands here once, and not in each.
-    state = HELD
-    why_lost = ""
     leave_sent = False  # a `leave` may have reached the server without our knowing
     leaving = False  # a release is under way at this moment
     told = False  # whether the caller knows that it is released
     orphaned = False  # nobody can release it any more: the grant was garbage-collected
-    on_end: tuple[Callable[[], object], ...] = ()
     by: object = None  # the thread or task that acquired it, where that matters
     ends_at = inf  # how far renewals go
     max_hold_s: float | None = None
@@ -58,11 +55,15 @@ class Hold:
     def __init__(self, ask: Ask, ticket: str, held: Held, era: Era, renews: bool) -> None:
         self.ask = ask
         self.ticket = ticket
-        self.fence, self.deadline, self.unsure = held
+        self.fence, deadline, self.unsure = held
+        self.deadline = deadline
         self.era = era
-        self.lease_ms = ask.lease_ms
+        self.lease_ms = lease_ms = ask.lease_ms
         self.renews = renews
-        self.renew_at = self.deadline - ask.lease_ms * RENEW_BEFORE
+        self.renew_at = deadline - lease_ms * RENEW_BEFORE
+        self.state = HELD  # in each, like the next two: every release reads them
+        self.why_lost = ""
+        self.on_end: tuple[Callable[[], object], ...] = ()
 
     def held(self) -> bool:
         """Whether the hold is sure at this moment. Seeing that it is not makes the loss final."""
@@ -155,13 +156,17 @@ class Hold:
                 return
         listener()
 
-    def begin_leave(self) -> bool:
-        """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing."""
-        if self.era.ended:  # before the mutex: whoever held that at the fork is not in this process
+    def begin_leave(self, moment: float | None = None) -> bool:
+        """Decide to give it back. False when that has been done already; raises NotHeld when there is nothing.
+
+        moment: what time it is, for a caller that has just looked.
+        """
+        era = self.era
+        if era.ended:  # before the mutex: whoever held that at the fork is not in this process
             raise self._forked()
-        if self.state is HELD and self.era.now() >= self.deadline:  # a loss, whoever sees it first
-            self.held()
-        with self.era.mutex:
+        if self.state is HELD and (era.now() if moment is None else moment) >= self.deadline:
+            self.held()  # a loss, whoever sees it first
+        with era.mutex:
             if self.state is RELEASED:
                 if not self.told:
                     self.told = True  # the caller tries a second time what was finished behind its back
@@ -177,11 +182,13 @@ class Hold:
 
     def end_leave(self, stood: bool, told: bool) -> None:
         """The server has confirmed. stood: the hold was there until now. told: the caller is about to know."""
-        with self.era.mutex:
-            self.state, self.leaving = RELEASED, False
-            self.told = told
-            if not stood and not self.why_lost:
-                self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
+        # No mutex: two that release at once say the same. In this order, so that whoever looks in between sees a
+        # release that is under way, or one that is over and told.
+        if not stood and not self.why_lost:
+            self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
+        self.told = told
+        self.state = RELEASED
+        self.leaving = False
 
     def _released(self) -> NotHeld:
         how = "was handed on: whoever adopts it releases it" if self.handed_on else "was released before"

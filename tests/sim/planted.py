@@ -79,8 +79,8 @@ ALL = (
     _bug(
         "a pushed grant counted from the push",
         OVERLAP,
-        (ADMISSION, "deadline = deadline_of(sent, ask.lease_ms)\n                if deadline - env.now()",
-                    "deadline = deadline_of(env.now(), ask.lease_ms)\n                if deadline - env.now()"),
+        (ADMISSION, "deadline = deadline_of(sent, ask.lease_ms)\n                    moment = env.now()",
+                    "deadline = deadline_of(env.now(), ask.lease_ms)\n                    moment = env.now()"),
         renew_share=0.0,
         work="lease",
         kinds=("push slow", "pause", "late", "stall", "suspend"),
@@ -98,7 +98,7 @@ ALL = (
     _bug(
         "a stale push believed",
         OVERLAP,
-        (ADMISSION, "push is not None and push.number > fence", "push is not None"),
+        (ADMISSION, "if number > fence:", "if number:"),
         kinds=("push slow", "pause", "late", "stall", "suspend"),
         faults=20,
     ),
@@ -143,7 +143,6 @@ ALL = (
         "a fence from a counter lost on restart",
         "fences_grow",
         (STATE, "fence = math.max(fence + 1, seen + 1, now_us)", "fence = fence + 1"),
-        (STATE, "local next_fence = math.max(fence + 1, tonumber(seen) + 1, now_us)", "local next_fence = fence + 1"),
         (ADMIT, "if seen > fence then fence = seen end", ""),
         (ADMIT, "if now_us > fence then fence = now_us end", ""),
         kinds=("forget",),

@@ -44,27 +44,28 @@ class Lock(LockBase[Asyncio, "Grant"]):
             return None
 
     async def _acquire(self, wait_s: float | None) -> Grant:
-        driver = self._driver
+        driver, ask = self._driver, self._ask
         driver.enter()
         ticket = driver.new_ticket()
-        driver.acquiring.add(ticket)
+        acquiring = driver.acquiring
+        acquiring.add(ticket)
         try:
             if driver.closing:
                 raise Misused("this client is closed")
             if self._told is None:
-                held = await driver.acquire(self._ask, ticket, wait_s)
+                held = await driver.acquire(ask, ticket, wait_s)
             else:
                 from lockfast.flows import handing
 
-                held = await driver.run(handing.adopt(self._told, self._ask, ticket, driver.env))
-            hold = Hold(self._ask, ticket, held, driver.era, self._renew)
+                held = await driver.run(handing.adopt(self._told, ask, ticket, driver.env))
+            hold = Hold(ask, ticket, held, driver.era, self._renew)
             if self._max_hold_s is not None:
                 hold.end_after(self._max_hold_s)
             if driver.closing:  # closed in this very moment: nobody could release it later
                 await driver.release(hold)
                 raise Misused("this client was closed while an acquire was waiting")
         finally:
-            driver.acquiring.discard(ticket)
+            acquiring.discard(ticket)
         if self._on_lost is not None:
             self._tell_when_lost(hold)
         if self._renew or self._on_lost is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
@@ -14,10 +15,11 @@ from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.identity import agent_of_task, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.link import Link, connect
+from lockfast.drivers.wire import PING, ReplyError, evalsha
 from lockfast.errors import LockfastError, Misused
 from lockfast.flows import admission, ending
+from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
-from lockfast.flows.scripts import LEAVE
 from lockfast.grants import Era
 from lockfast.names import channel
 
@@ -64,12 +66,10 @@ class Asyncio:
         """Check that the client is used where it belongs: its own loop, its own process, not closed."""
         if self.era.ended:
             raise Misused("this client belongs to the process that this one was forked from: make one here")
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            if self.closed:
-                raise Misused("this client is closed")
+        loop = get_running_loop()
+        if self._loop is loop and not self.closed:
             return
-        if self._loop is not None:
+        if self._loop is not None and self._loop is not loop:
             state = "closed" if self._loop.is_closed() else "another"
             raise Misused(f"this client belongs to a {state} event loop: make one in each loop")
         if self.closed:
@@ -95,28 +95,30 @@ class Asyncio:
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
         env = self.env
-        sent = env.now()
+        sent = now()
         lane = self._link
-        if lane is not None and lane.usable:
-            answer: Any = None
-            error: BaseException | None = None
-            bound, args, by = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket), sent + env.attempt_s
-            try:
-                answer = await lane.request(wire.evalsha(bound, args), by)
-                held = admission.at_once(ask, answer, sent, env)
-                if held is not None:
-                    return held
-                if type(answer) is wire.ReplyError:
-                    answer = await self._retold(lane, bound, args, by, answer)
-            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-                error = struck
-            return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), lane, (answer, error))
-        return await self.run(admission.acquire(ask, ticket, wait_s, env))
+        if lane is None or not lane.usable:
+            return await self.run(admission.acquire(ask, ticket, wait_s, env))
+        answer: Any = None
+        error: BaseException | None = None
+        by = sent + env.attempt_s
+        bound, args = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket)
+        try:
+            answer = await lane.ask(evalsha(bound, args), by)
+            held = at_once(ask, answer, sent, env)
+            if held is not None:
+                return held
+            if type(answer) is ReplyError:
+                answer = await self._retold(lane, bound, args, by, answer)
+        except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+            error = struck
+        return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), lane, (answer, error))
 
     async def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
         env, keeper = self.env, self.keeper
-        if not ending.begin(hold, keeper):
+        moment = now()
+        if not ending.begin(hold, keeper, moment):
             return
         lane = self._link
         if hold.unsure or lane is None or not lane.usable:
@@ -124,15 +126,17 @@ class Asyncio:
             return
         answer: Any = None
         error: BaseException | None = None
-        bound, args, by = hold.ask.leave, (hold.ticket,), env.now() + env.attempt_s
+        bound, args, by = hold.ask.leave, (hold.ticket,), moment + env.attempt_s
         try:
-            answer = await self._request(lane, bound, args, by)
-            if type(answer) is wire.ReplyError:
+            request = evalsha(bound, args)
+            # The next holder is written to before this client is; drivers/threads.py says why.
+            answer = await (lane.ask(PING + request, by, 1) if env.listening else lane.ask(request, by))
+            if type(answer) is ReplyError:
                 answer = await self._retold(lane, bound, args, by, answer)
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
         if answer == 1:
-            ending.end(hold, stood=True)
+            ending.end(hold, True)
             return
         await self._go_on(ending.finish(hold, keeper, env), lane, (answer, error))
 
@@ -170,18 +174,12 @@ class Asyncio:
                     if self.closed:
                         raise Misused("this client is closed")
                     lane = await self._linked(effect.by)
-                    answer = await self._request(lane, effect.bound, effect.args, effect.by)
-                    if type(answer) is wire.ReplyError:
+                    answer = await lane.ask(evalsha(effect.bound, effect.args), effect.by)
+                    if type(answer) is ReplyError:
                         answer = await self._retold(lane, effect.bound, effect.args, effect.by, answer)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck
                 cancelled = cancelled or not isinstance(struck, Exception)
-
-    def _request(self, link: Link, bound: Bound, args: tuple[str | int | bytes, ...], by: float) -> asyncio.Future[Any]:
-        if bound.script is LEAVE and self.env.listening:
-            # The next holder is written to before this client is; drivers/threads.py says why.
-            return link.request(wire.PING + wire.evalsha(bound, args), by, 1)
-        return link.request(wire.evalsha(bound, args), by)
 
     async def _retold(
         self, link: Link, bound: Bound, args: tuple[str | int | bytes, ...], by: float, reply: Exception

@@ -26,20 +26,33 @@ SHORT = 448  # bytes read at first: a reply fits, and Python's own allocator ser
 class Connection:
     """A socket with a reader. Not shared: whoever took it from the pool is alone with it."""
 
-    __slots__ = ("_in_kernel", "_receive_now", "_send_all", "_set_s", "_tick_s", "owed", "reader", "sock", "where")
+    __slots__ = (
+        "_feed",
+        "_in_kernel",
+        "_is_ticking",
+        "_next",
+        "_receive_now",
+        "_send_all",
+        "_set_s",
+        "_tick_s",
+        "owed",
+        "sock",
+        "where",
+    )
 
     def __init__(self, sock: socket.socket, where: str, tick_s: float = TICK_S) -> None:
         self.sock = sock
         self.where = where
-        self.reader = Reader()
         self.owed = 0
-        self._send_all = sock.sendall
-        self._receive_now = sock.recv
+        reader = Reader()
+        self._feed, self._next = reader.feed, reader.gets
+        self._send_all, self._receive_now = sock.sendall, sock.recv
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
         # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
         self._in_kernel = os.name == "posix" and type(sock).__module__ == "socket"
         self._tick_s = tick_s
         self._set_s = 0.0  # the time-out that the kernel has now
+        self._is_ticking = False  # whether that is the tick
         if self._in_kernel:
             self._set_tick(tick_s)
             # A hung server whose buffers are full must not hold up a large request for ever.
@@ -54,16 +67,16 @@ class Connection:
         except OSError as error:
             raise Unreachable(f"connection to {self.where} lost: {error}") from error
         try:
-            # Most replies are short, here at the first look, and the only one owed.
-            if self._set_s == self._tick_s:
+            if self._is_ticking:  # Most replies are short, and come within a tick and all at once.
                 data = self._receive_now(SHORT)
                 if data:
-                    self.reader.feed(data)
-                    reply = self.reader.gets()
-                    if reply is not False:
+                    self._feed(data)
+                    reply = self._next()
+                    while reply is not False:
                         self.owed -= 1
                         if not self.owed:
                             return reply
+                        reply = self._next()
         except BlockingIOError:
             pass
         except OSError as error:
@@ -95,35 +108,36 @@ class Connection:
     def _read_one(self, by: float) -> Any:
         reply = self._gets()
         while reply is False:
-            self.reader.feed(self._receive(by))
+            self._feed(self._receive(by))
             reply = self._gets()
         self.owed -= 1
         return reply
 
     def _gets(self) -> Any:
         try:
-            return self.reader.gets()
+            return self._next()
         except ProtocolError as error:
             raise self._garbled(error) from error
 
     def _garbled(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.where} does not speak the Redis protocol: {error}")
 
-    def next_push(self, by: float) -> Any:
-        """The next message of a subscribed connection, or None when none comes by `by`."""
-        message = self._gets()
-        while message is False:
-            try:
-                self.reader.feed(self._receive(by))
-            except TimeoutError:
-                return None
-            message = self._gets()
-        return message
-
-    def buffered_push(self) -> Any:
-        """A message that has already been read from the socket, or None."""
-        message = self._gets()
-        return None if message is False else message
+    def pushes(self, by: float) -> list[Any]:
+        """The next messages of a subscribed connection: all that came together; none when nothing comes by `by`."""
+        messages: list[Any] = []
+        try:
+            message = self._next()
+            while message is False:
+                self._feed(self._receive(by))
+                message = self._next()
+            while message is not False:
+                messages.append(message)
+                message = self._next()
+        except TimeoutError:
+            pass
+        except ProtocolError as error:
+            raise self._garbled(error) from error
+        return messages
 
     def _receive(self, by: float) -> bytes:
         left_s = max(by - now(), 0.001)
@@ -153,6 +167,7 @@ class Connection:
         micros = max(int((tick_s - whole_s) * 1_000_000), 1000)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole_s, micros))
         self._set_s = tick_s
+        self._is_ticking = tick_s == self._tick_s
 
     def wake(self) -> None:
         """End a read that another thread is blocked in."""

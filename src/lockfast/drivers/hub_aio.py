@@ -97,13 +97,12 @@ class Hub:
         return self._mail.pop(ticket, None)
 
     def _deliver(self, message: Any) -> None:
-        push = read_push(message)
+        ticket, push = read_push(message)
         if push is None:
             return
         if len(self._mail) >= MAX_MAIL:
             self._mail.pop(next(iter(self._mail)))
-        ticket, news = push
-        self._mail[ticket] = news
+        self._mail[ticket] = push
         sleeper = self._sleepers.get(ticket)
         if sleeper is not None:
             _wake(sleeper)

@@ -86,50 +86,60 @@ class Hub:
                     self._reading = True
                 else:
                     event = self._sleepers[ticket] = threading.Event()
-            left_s = until - now()
-            try:
-                if reads:
-                    self._read(connection, until)
-                elif left_s > 0:
-                    event.wait(left_s)
-            finally:
-                self._step_back(ticket, reads)
-            if left_s <= 0 or now() >= until:
+            if reads:
+                push = self._read(connection, ticket, until)
+                if push is not None:
+                    return push
+            else:
+                self._sleep(event, ticket, until)
+            if now() >= until:
                 with self._mutex:
                     return self._mail.pop(ticket, None)
 
-    def _read(self, connection: Connection, until: float) -> None:
+    def _read(self, connection: Connection, ticket: str, until: float) -> Push | None:
+        """Read for everybody, until something comes. Returns what came for `ticket`."""
+        own: Push | None = None
+        messages: list[Any] = []
         try:
-            message = connection.next_push(until)
+            messages = connection.pushes(until)
         except (Unreachable, OSError):
             self._lose(connection)
-            return
-        with self._mutex:
-            while message is not None:
-                self._deliver(message)
-                message = connection.buffered_push()
+        finally:
+            with self._mutex:
+                self._reading = False
+                if self._sleepers:
+                    self._call_reader()
+                for message in messages:
+                    to, push = read_push(message)
+                    if to == ticket:
+                        own = push
+                    elif push is not None:
+                        self._deliver(to, push)
+        return own
 
-    def _deliver(self, message: Any) -> None:
-        push = read_push(message)
-        if push is None:
+    def _sleep(self, event: threading.Event, ticket: str, until: float) -> None:
+        """Let another thread read, until it has something for `ticket`, or is done."""
+        try:
+            event.wait(max(until - now(), 0.0))
+        finally:
+            with self._mutex:
+                self._sleepers.pop(ticket, None)
+                if not self._reading:
+                    self._call_reader()
+
+    def _call_reader(self) -> None:
+        """Wake one that will be the reader. Any waiter will do: one that has its push passes the role on again."""
+        for sleeper in self._sleepers.values():
+            sleeper.set()
             return
+
+    def _deliver(self, ticket: str, push: Push) -> None:
         if len(self._mail) >= MAX_MAIL:
             self._mail.pop(next(iter(self._mail)))
-        ticket, news = push
-        self._mail[ticket] = news
+        self._mail[ticket] = push
         sleeper = self._sleepers.get(ticket)
         if sleeper is not None:
             sleeper.set()
-
-    def _step_back(self, ticket: str, was_reading: bool) -> None:
-        """Stop waiting for `ticket`; if this thread was the reader, wake one that will be the next."""
-        with self._mutex:
-            self._sleepers.pop(ticket, None)
-            if was_reading:
-                self._reading = False
-            if not self._reading and self._sleepers:
-                # Any waiter will do; one that was woken by a push will pass the role on again.
-                next(iter(self._sleepers.values())).set()
 
     def _lose(self, connection: Connection) -> None:
         with self._mutex:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import weakref
+from os import urandom
 
 MAX_LABEL = 200
 
@@ -30,7 +31,7 @@ def new_client_id() -> str:
 
 def new_ticket(client_id: str, agent: str) -> str:
     """ "client.agent.random", never used twice: says whom to push to, and which thread or task (`agent`) it is for."""
-    return f"{client_id}.{agent}.{os.urandom(8).hex()}"
+    return f"{client_id}.{agent}.{urandom(8).hex()}"
 
 
 def agent_of_thread() -> str:

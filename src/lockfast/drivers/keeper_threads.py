@@ -36,9 +36,8 @@ class Keeper:
         self._worker: threading.Thread | None = None
         self._working = False
         self._condition = threading.Condition()
-        self._wakes_at = inf  # when the timer will look again by itself; inf while it is not asleep
+        self._wakes_at = inf  # when the timer will look again by itself; inf while it is not asleep, or ended
         self._poked = False
-        self._seen_work = False
         self._closed = False
 
     def note(self, hold: Hold) -> None:
@@ -48,8 +47,7 @@ class Keeper:
     def watch(self, hold: Hold) -> None:
         """Keep this hold until it ends."""
         self.ledger.holds[hold.ticket] = hold
-        self._seen_work = True
-        if hold.renew_at < self._wakes_at or hold.deadline < self._wakes_at or self._timer is None:
+        if hold.renew_at < self._wakes_at or hold.deadline < self._wakes_at:
             self._poke()
 
     def unwatch(self, hold: Hold) -> None:
@@ -93,8 +91,7 @@ class Keeper:
                 self._working = True
                 self._worker = threading.Thread(target=self._work, args=(due,), name="lockfast-renewals", daemon=True)
                 self._worker.start()
-            idle_looks = 0 if self.ledger.holds or self.ledger.unconfirmed or self._seen_work else idle_looks + 1
-            self._seen_work = False
+            idle_looks = 0 if self.ledger.holds or self.ledger.unconfirmed else idle_looks + 1
             with self._condition:
                 if self._closed or (idle_looks > IDLE_LOOKS and not self._poked):
                     self._timer = None

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
+from lockfast.drivers.reply import Promised, Reply
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from lockfast.endpoints import Endpoint
 
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
 LINGER_S = 60.0  # how long a retired link waits for the replies that it is owed
 
-# What is owed: the future of one reply and when to stop waiting for it; None for a reply that nobody reads.
-Owed = tuple["asyncio.Future[Any]", float] | None
+Owed = Reply | Promised | None  # None: a reply that nobody reads
 
 
 class Link(asyncio.Protocol):
@@ -39,7 +40,8 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._on_push = on_push
         self._on_end = on_end
-        self._reader = Reader()
+        reader = Reader()
+        self._feed, self._next = reader.feed, reader.gets
         self._owed: deque[Owed] = deque()
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
@@ -52,21 +54,34 @@ class Link(asyncio.Protocol):
         if sock is not None and sock.family.name in ("AF_INET", "AF_INET6"):
             keep_alive(sock)
 
-    def request(self, data: bytes, by: float, unread: int = 0) -> asyncio.Future[Any]:
-        """Send now or with this turn's batch. The future gets the reply; `unread` replies before it go to nobody."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if self._transport is None or self._transport.is_closing():
-            future.set_exception(Unreachable(f"connection to {self.where} lost", sent=False))
-            if self.usable:  # its end was seen, and will be told in a later turn: whoever tries again needs another
-                self.usable = False
-                self._on_end(self)
-            return future
-        idle = not self._owed
-        for _ in range(unread):
-            self._owed.append(None)
-        self._owed.append((future, by))
-        self._send(data, by, idle)
-        return future
+    @coroutine
+    def ask(self, data: bytes, by: float, unread: int = 0) -> Generator[Reply, None, Any]:
+        """Send now or with this turn's batch, and wait for the reply; `unread` replies before it go to nobody."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise self._not_sent()
+        owed = self._owed
+        idle = not owed
+        if unread:
+            owed.extend([None] * unread)
+        reply = Reply(self._loop, by)
+        owed.append(reply)
+        if self._out and self._alarm is not None:  # what _send would do, without the call
+            self._out.append(data)
+        else:
+            self._send(data, by, idle)
+        yield reply
+        return reply.value
+
+    def request(self, data: bytes, by: float) -> asyncio.Future[Any]:
+        """Send now or with this turn's batch. The future gets the reply, whoever waits for it."""
+        return self.request_each(data, 1, by)[0]
+
+    def _not_sent(self) -> Unreachable:
+        if self.usable:  # its end was seen, and will be told in a later turn: whoever tries again needs another
+            self.usable = False
+            self._on_end(self)
+        return Unreachable(f"connection to {self.where} lost", sent=False)
 
     def _send(self, data: bytes, by: float, idle: bool) -> None:
         if self._alarm is None:
@@ -85,11 +100,13 @@ class Link(asyncio.Protocol):
 
     def request_each(self, data: bytes, count: int, by: float) -> list[asyncio.Future[Any]]:
         """Send several requests at once; each future gets the reply to one of them."""
-        if self._transport is None or self._transport.is_closing():
-            return [self.request(data, by) for _ in range(count)]  # each is told that it was not sent
-        idle = not self._owed
         futures: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in range(count)]
-        self._owed.extend((future, by) for future in futures)
+        if self._transport is None or self._transport.is_closing():
+            for future in futures:
+                future.set_exception(self._not_sent())
+            return futures
+        idle = not self._owed
+        self._owed.extend([Promised(future, by) for future in futures])
         self._send(data, by, idle)
         return futures
 
@@ -99,18 +116,18 @@ class Link(asyncio.Protocol):
             self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        reader, owed = self._reader, self._owed
+        owed, next_reply = self._owed, self._next
         try:
-            reader.feed(data)
-            reply = reader.gets()
+            self._feed(data)
+            reply = next_reply()
             while reply is not False:
                 if owed:
                     expected = owed.popleft()
-                    if expected is not None and not expected[0].done():
-                        expected[0].set_result(reply)
+                    if expected is not None:
+                        expected.settle(reply)
                 elif self._on_push is not None:
                     self._on_push(reply)
-                reply = reader.gets()
+                reply = next_reply()
         except ProtocolError as error:
             self._fail(Unreachable(f"{self.where} does not speak the Redis protocol: {error}"))
         if not owed and not self.usable:
@@ -131,14 +148,13 @@ class Link(asyncio.Protocol):
         moment = now()
         next_by = 0.0
         for expected in self._owed:
-            if expected is None or expected[0].done():
+            if expected is None or expected.is_done:
                 continue
-            future, by = expected
-            if by <= moment:
-                future.set_exception(Unreachable(f"{self.where} does not answer"))
+            if expected.by <= moment:
+                expected.fail(Unreachable(f"{self.where} does not answer"))
                 self.retire()
-            elif not next_by or by < next_by:
-                next_by = by
+            elif not next_by or expected.by < next_by:
+                next_by = expected.by
         if next_by:
             self._alarm = self._loop.call_later(min(next_by - moment, LOOK_S), self._look)
 
@@ -164,8 +180,8 @@ class Link(asyncio.Protocol):
         was_usable, self.usable = self.usable, False
         owed, self._owed = self._owed, deque()
         for expected in owed:
-            if expected is not None and not expected[0].done():
-                expected[0].set_exception(Unreachable(str(reason)))
+            if expected is not None:
+                expected.fail(Unreachable(str(reason)))
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
@@ -13,10 +14,11 @@ from lockfast.drivers.door import Door
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
+from lockfast.drivers.wire import PING, ReplyError, evalsha
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
+from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
-from lockfast.flows.scripts import LEAVE
 from lockfast.grants import Era
 from lockfast.names import channel
 
@@ -57,7 +59,7 @@ class Threads:
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
         self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by key and thread
-        self._free: list[Connection] = []
+        self._free: deque[Connection] = deque()
         self._lingering: list[tuple[float, Connection]] = []
         self.hub = Hub(self.env, own_channel, self.connect)
         self.keeper = Keeper(self.env, self.run)
@@ -69,37 +71,85 @@ class Threads:
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
         env = self.env
-        unanswered: list[Connection] = []
+        lane: Connection | None = None
         answer: Any = None
         error: BaseException | None = None
-        sent = env.now()
+        sent = now()
+        by = sent + env.attempt_s
+        bound, args = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket)
         try:
-            bound, args = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket)
-            answer = self._call(bound, args, sent + env.attempt_s, unanswered)
-            held = admission.at_once(ask, answer, sent, env)
+            try:
+                lane = self._free.pop()
+            except IndexError:
+                lane = self._dial(by)
+            answer = lane.call(evalsha(bound, args), by)
+            held = at_once(ask, answer, sent, env)
             if held is not None:
+                answered, lane = lane, None  # in this order: what is in the pool may be another's already
+                self._free.append(answered)
+                if self.closed:  # as in _give_back
+                    self._close_free()
                 return held
         except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
             error = struck
-        return self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), unanswered, (answer, error))
+        flow = admission.acquire(ask, ticket, wait_s, env, sent)
+        return self._follow(flow, Call(bound, args, by), lane, answer, error)
 
     def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
         env, keeper = self.env, self.keeper
-        unanswered: list[Connection] = []
+        moment = now()
+        if not ending.begin(hold, keeper, moment):
+            return
+        if hold.unsure:
+            self.run(ending.finish(hold, keeper, env))
+            return
+        lane: Connection | None = None
         answer: Any = None
         error: BaseException | None = None
-        if not ending.begin(hold, keeper):
-            return
-        if not hold.unsure:
+        by = moment + env.attempt_s
+        try:
             try:
-                answer = self._call(hold.ask.leave, (hold.ticket,), env.now() + env.attempt_s, unanswered)
-            except BaseException as struck:  # noqa: BLE001 - as above
-                error = struck
+                lane = self._free.pop()
+            except IndexError:
+                lane = self._dial(by)
+            request = evalsha(hold.ask.leave, (hold.ticket,))
+            # Servers write pending replies last in, first out. A PING in front puts this connection into that list
+            # before the receiver of a grant, so that the next holder is written to first.
+            answer = lane.call(PING + request, by, 2) if env.listening else lane.call(request, by)
             if answer == 1:
-                ending.end(hold, stood=True)
-                return
-        self._go_on(ending.finish(hold, keeper, env), unanswered, None if hold.unsure else (answer, error))
+                answered, lane = lane, None
+                self._free.append(answered)
+                if self.closed:
+                    self._close_free()
+        except BaseException as struck:  # noqa: BLE001 - as above
+            error = struck
+        if answer == 1:
+            ending.end(hold, True)
+            return
+        call = Call(hold.ask.leave, (hold.ticket,), by)
+        self._follow(ending.finish(hold, keeper, env), call, lane, answer, error)
+
+    def _follow(
+        self, flow: Flow[R], call: Call, lane: Connection | None, answer: Any, error: BaseException | None
+    ) -> R:
+        """Run a flow whose first call has been sent, and came to this answer or error.
+
+        lane: where it was sent, unless that is in the pool again.
+        """
+        unanswered: list[Connection] = []
+        try:
+            if lane is not None and error is None:
+                if type(answer) is ReplyError:
+                    answer = self._retold(lane, call.bound, call.args, call.by, answer)
+                answered, lane = lane, None
+                self._give_back(answered)
+        except BaseException as struck:  # noqa: BLE001 - as above
+            error = struck
+        if lane is not None:
+            unanswered.append(lane)
+            self._close_free()  # the others go to the same server and most likely failed with it
+        return self._go_on(flow, unanswered, (answer, error))
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
@@ -140,26 +190,16 @@ class Threads:
 
     def _call(self, bound: Bound, args: tuple[str | int | bytes, ...], by: float, unanswered: list[Connection]) -> Any:
         """Run a script. If that fails on a connection, it is added to `unanswered`: what was sent may still run."""
+        lane = self._take(by)
         try:
-            lane = self._free.pop()
-        except IndexError:
-            lane = self._dial(by)
-        try:
-            if bound.script is LEAVE and self.env.listening:
-                # Servers write pending replies last in, first out. A PING in front puts this connection into
-                # that list before the receiver of a grant, so that the next holder is written to first.
-                answer = lane.call(wire.PING + wire.evalsha(bound, args), by, 2)
-            else:
-                answer = lane.call(wire.evalsha(bound, args), by)
-            if type(answer) is wire.ReplyError:
+            answer = lane.call(evalsha(bound, args), by)
+            if type(answer) is ReplyError:
                 answer = self._retold(lane, bound, args, by, answer)
         except BaseException:
             unanswered.append(lane)
             self._close_free()  # the others go to the same server and most likely failed with it
             raise
-        self._free.append(lane)
-        if self.closed:  # closed meanwhile: whoever closed may have missed this one
-            self._close_free()
+        self._give_back(lane)
         return answer
 
     def _undo(self, call: Call, unanswered: list[Connection]) -> None:

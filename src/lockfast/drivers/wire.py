@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 PING = pack(("PING",))
+_SIZES = [f"${size}\r\n" for size in range(200)]  # how a word of that size begins; tickets and numbers are short
 Reader = hiredis.Reader
 ReplyError = hiredis.ReplyError
 ProtocolError = hiredis.ProtocolError
@@ -48,14 +49,22 @@ def evalsha(bound: Bound, args: tuple[str | int | bytes, ...]) -> bytes:
 
     Packed here and not by hiredis: most of it is the same for every call of a lock, and is put together only once.
     """
-    if bound.script.arg_count == VARIES:
-        keys = bound.name.keys
-        return pack(("EVALSHA", bound.script.sha, len(keys), *keys, *bound.args, *args))
-    out = bound.packed or _pack_start(bound)
-    for arg in args:
-        text = str(arg)
-        out = f"{out}${len(text)}\r\n{text}\r\n"
-    return out.encode()
+    start = bound.packed
+    if not start:
+        if bound.script.arg_count == VARIES:
+            keys = bound.name.keys
+            return pack(("EVALSHA", bound.script.sha, len(keys), *keys, *bound.args, *args))
+        start = _pack_start(bound)
+    try:
+        if len(args) == 1:  # a ticket: leave
+            last = str(args[0])
+            return f"{start}{_SIZES[len(last)]}{last}\r\n".encode()
+        if len(args) == 2:  # a number and a ticket: admit, renew
+            first, last = str(args[0]), str(args[1])
+            return f"{start}{_SIZES[len(first)]}{first}\r\n{_SIZES[len(last)]}{last}\r\n".encode()
+    except IndexError:
+        pass  # a long word
+    return f"{start}{_bulks(args)}".encode()
 
 
 def _pack_start(bound: Bound) -> str:
@@ -69,7 +78,7 @@ def _pack_start(bound: Bound) -> str:
     return bound.packed
 
 
-def _bulks(words: Iterable[str | int]) -> str:
+def _bulks(words: Iterable[str | int | bytes]) -> str:
     texts = [str(word) for word in words]
     return "".join([f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts])
 
@@ -102,10 +111,10 @@ def not_connected(error: Exception, where: str) -> LockfastError:
     return Unreachable(f"cannot connect to {where}: {words}", sent=False)
 
 
-def read_push(message: Any) -> tuple[str, Push] | None:
-    """The ticket that a message of the push connection is for, and what it says; None for any other message."""
-    if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
-        return None
+def read_push(message: Any) -> tuple[str, Push | None]:
+    """The ticket that a message of the push connection is for, and what it says; nobody and None if it is no push."""
+    if type(message) is not list or message[0] != b"message":
+        return "", None
     kind, ticket, number = message[2].decode().split(" ")
     return ticket, Push(kind, int(number))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
 
 MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
+SURE_S_PER_MS = MARGIN_RATIO / 1000
 MARGIN_S = 0.002  # and the server counts in whole milliseconds
 SILENCE_S = 30.0  # how long an acquire with patience tolerates a server that does not answer
 UNDO_S = 0.25  # how long the end of an acquire waits for its `leave` to be confirmed; the lease covers the rest
@@ -39,7 +40,7 @@ Held = tuple[int, float, bool]
 
 def deadline_of(sent: float, ms_left: float) -> float:
     """Until when a hold is sure that had `ms_left` when a request sent at `sent` was answered."""
-    return sent + ms_left * (MARGIN_RATIO / 1000) - MARGIN_S
+    return sent + ms_left * SURE_S_PER_MS - MARGIN_S
 
 
 def at_once(ask: Ask, reply: object, sent: float, env: Env) -> Held | None:
@@ -48,7 +49,7 @@ def at_once(ask: Ask, reply: object, sent: float, env: Env) -> Held | None:
     Nearly every acquire ends like this, so drivers look here first and need not start the flow.
     """
     if type(reply) is int:
-        deadline = deadline_of(sent, ask.lease_ms)
+        deadline = sent + ask.lease_ms * SURE_S_PER_MS - MARGIN_S  # as deadline_of, without the call
         if deadline - env.now() >= ask.lease_s / 2:
             env.seen.learn(ask.name.shown, reply)
             return reply, deadline, False
@@ -108,15 +109,19 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
 
             asks_by = ends_at if watch is None else (yield from watch.look(ask, ticket, ends_at, env))
             push = yield from _wait(ticket, position, ms, asks_by, listening, env)
-            if push is not None and push.kind == "refused":
-                raise Refused(f"{name.shown!r}: it wants {ask.weight}, the limit is {push.number} now", code="LIMIT")
-            if push is not None and push.number > fence:
-                env.seen.learn(name.shown, push.number)
-                deadline = deadline_of(sent, ask.lease_ms)
-                if deadline - env.now() < ask.lease_s / 2:
-                    deadline = yield from _top_up(ask, ticket, push.number, deadline, env)
-                if deadline > env.now():
-                    return push.number, deadline, unsure
+            if push is not None:
+                kind, number = push
+                if kind == "refused":
+                    raise Refused(f"{name.shown!r}: it wants {ask.weight}, the limit is {number} now", code="LIMIT")
+                if number > fence:
+                    env.seen.learn(name.shown, number)
+                    deadline = deadline_of(sent, ask.lease_ms)
+                    moment = env.now()
+                    if deadline - moment < ask.lease_s / 2:
+                        deadline = yield from _top_up(ask, ticket, number, deadline, env)
+                        moment = env.now()
+                    if deadline > moment:
+                        return number, deadline, unsure
             sent = env.now()
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up

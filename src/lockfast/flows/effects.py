@@ -160,10 +160,14 @@ class Seen(dict[str, int]):
     __slots__ = ()
 
     def learn(self, name: str, fence: int) -> None:
-        if fence > self.get(name, 0):
-            self[name] = fence
-            if len(self) > self.MAX_NAMES:
-                try:
-                    del self[next(iter(self))]
-                except (KeyError, RuntimeError):
-                    pass  # another thread dropped one at the same moment, which is as good
+        known = self.get(name)
+        if known is not None:
+            if fence > known:
+                self[name] = fence
+            return
+        self[name] = fence
+        if len(self) > self.MAX_NAMES:
+            try:
+                del self[next(iter(self))]
+            except (KeyError, RuntimeError):
+                pass  # another thread dropped one at the same moment, which is as good

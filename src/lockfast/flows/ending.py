@@ -20,9 +20,12 @@ class Keeps(Protocol):
     def finish(self, hold: Hold) -> None: ...
 
 
-def begin(hold: Hold, keeper: Keeps) -> bool:
-    """Decide to give a hold back. False when a release that was interrupted has been finished since."""
-    if not hold.begin_leave():
+def begin(hold: Hold, keeper: Keeps, moment: float | None = None) -> bool:
+    """Decide to give a hold back. False when a release that was interrupted has been finished since.
+
+    moment: what time it is, for a caller that has just looked.
+    """
+    if not hold.begin_leave(moment):
         return False
     keeper.unwatch(hold)
     return True

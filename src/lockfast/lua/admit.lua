@@ -100,20 +100,21 @@ if place_ms == 0 then
 end
 if holder ~= '-' and used > 0 then share_holder(used) end -- somebody waits behind it from now on
 local since = now
-local rank = redis.call('ZRANK', KEYS[2], ticket)
+local rank = waiting > 0 and redis.call('ZRANK', KEYS[2], ticket)
 local entry = rank and redis.call('HGET', KEYS[3], ticket)
 if entry then
   since = tonumber(string.match(entry, '^%d+ %d+ %d+ (%d+) '))
 end
 if not rank then
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0
-  redis.call('ZADD', KEYS[2], tonumber(last) + 1, ticket)
-  waiting = waiting + 1
-  rank = redis.call('ZRANK', KEYS[2], ticket)
+  local last = waiting > 0 and redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+  if not last then last, waiting = 0, 0 end -- nobody, or the queue was evicted
+  redis.call('ZADD', KEYS[2], last + 1, ticket)
+  rank, waiting = waiting, waiting + 1
 end
 redis.call('HSET', KEYS[3], ticket, string.format('%d %d %d %d %s %s %s', now + place_ms, weight, lease, since,
   ARGV[8], ARGV[5], ARGV[6]))
-redis.call('PEXPIREAT', KEYS[2], expiry())
-redis.call('PEXPIREAT', KEYS[3], expiry())
+local keep = expiry()
+redis.call('PEXPIREAT', KEYS[2], keep)
+redis.call('PEXPIREAT', KEYS[3], keep)
 save()
 return {0, fence, due, rank + 1}

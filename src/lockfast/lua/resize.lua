@@ -20,7 +20,17 @@ end
 -- Who holds what was the whole may hold a part of it from now on.
 if holder ~= '-' then share_holder(used > 0 and used or before) end
 kind, limit = ARGV[1], tonumber(ARGV[2])
-if waiting > 0 then refuse_heavy() end
+if waiting > 0 then -- drop those who want more than the limit, wherever they stand: they would hold up the others
+  local tickets = redis.call('ZRANGE', KEYS[2], 0, -1)
+  for i = 1, #tickets do
+    local entry = redis.call('HGET', KEYS[3], tickets[i])
+    local weight, channel = string.match(entry or '', '^%d+ (%d+) %d+ %d+ %d+ (%S+) ')
+    if weight and tonumber(weight) > limit then
+      forget_place(tickets[i])
+      redis.pcall('PUBLISH', channel, 'refused ' .. tickets[i] .. ' ' .. string.format('%d', limit))
+    end
+  end
+end
 settle('')
 save()
 return before

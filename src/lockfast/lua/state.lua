@@ -22,7 +22,7 @@ local DAY = 86400000
 local SWEEP = 500 -- tickets dropped or let in per call at most, so that no call takes long; the next call goes on
 
 local clock = redis.call('TIME')
-local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local now_us = clock[1] * 1000000 + clock[2] -- arithmetic makes numbers of texts, at half the cost of tonumber
 local now = math.floor(now_us / 1000)
 
 local kind, limit, fence, used, waiting, tombs = '', 0, 0, 0, 0, 0
@@ -34,8 +34,7 @@ if raw then
   if f ~= FORMAT then
     return redis.error_reply('LOCKFASTFORMAT ' .. string.sub(raw, 1, 40))
   end
-  limit, fence, used, waiting = tonumber(limit), tonumber(fence), tonumber(used), tonumber(waiting)
-  tombs, holder_end = tonumber(tombs), tonumber(holder_end)
+  limit, fence, used, waiting, tombs, holder_end = limit + 0, fence + 0, used + 0, waiting + 0, tombs + 0, holder_end + 0
 else -- never used, or forgotten: only tombstones may stand without a state
   tombs = tonumber(redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2] or 0)
 end
@@ -119,19 +118,6 @@ local function hold(ticket, weight, lease_end, seen, owner)
   end
 end
 
--- Drop waiters that want more than the limit, wherever they stand: they could only hold up the others.
-local function refuse_heavy()
-  local tickets = redis.call('ZRANGE', KEYS[2], 0, -1)
-  for i = 1, #tickets do
-    local entry = redis.call('HGET', KEYS[3], tickets[i])
-    local weight, channel = string.match(entry or '', '^%d+ (%d+) %d+ %d+ %d+ (%S+) ')
-    if weight and tonumber(weight) > limit then
-      forget_place(tickets[i])
-      redis.pcall('PUBLISH', channel, 'refused ' .. tickets[i] .. ' ' .. string.format('%d', limit))
-    end
-  end
-end
-
 -- Drop holders whose lease has ended, then let the head of the queue in while it fits. `asker` is the ticket whose
 -- call this is ('' in leave): it reads its grant in the reply, so it needs no push and is surely alive.
 local function settle(asker)
@@ -155,12 +141,12 @@ local function settle(asker)
       return true
     end
     local entry = redis.call('HGET', KEYS[3], ticket)
-    local place_end, weight, lease, since, seen, channel, owner
+    local place_end, weight, lease, seen, channel, owner = 0, 0, 0, 0
     if entry then
-      place_end, weight, lease, since, seen, channel, owner =
-        string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+      place_end, weight, lease, seen, channel, owner =
+        string.match(entry, '^(%d+) (%d+) (%d+) %d+ (%d+) (%S+) (.*)$')
+      place_end, weight, lease, seen = place_end + 0, weight + 0, lease + 0, seen + 0
     end
-    place_end, weight, lease = tonumber(place_end or 0), tonumber(weight or 0), tonumber(lease or 0)
     if place_end <= now and ticket ~= asker then
       forget_place(ticket)
     elseif weight > limit then -- the limit was lowered while it waited
@@ -172,12 +158,12 @@ local function settle(asker)
       forget_place(ticket)
       local lease_end = now + lease
       if ticket ~= asker then
-        local next_fence = math.max(fence + 1, tonumber(seen) + 1, now_us)
+        local next_fence = math.max(fence + 1, seen + 1, now_us)
         local heard = redis.pcall('PUBLISH', channel, 'grant ' .. ticket .. ' ' .. string.format('%d', next_fence))
         -- Nobody is listening: dead, or not yet subscribed. It has until its place would have ended to ask for itself.
         if type(heard) ~= 'number' or heard == 0 then lease_end = math.min(lease_end, place_end) end
       end
-      hold(ticket, weight, lease_end, tonumber(seen), owner)
+      hold(ticket, weight, lease_end, seen, owner)
     end
     changed = true
   end

@@ -118,12 +118,11 @@ class Hub:
             for sleeper in self._sleepers.values():
                 sleeper.settle()
             return
-        push = read_push(message)
-        if push is None:
+        ticket, news = read_push(message)
+        if news is None:
             return
         if len(self._mail) >= MAX_MAIL:
             self._mail.pop(next(iter(self._mail)))
-        ticket, news = push
         if self._client.world.tells:
             telling.push(self._client, ticket, news)
         self._mail[ticket] = news

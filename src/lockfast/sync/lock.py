@@ -43,19 +43,20 @@ class Lock(LockBase[Threads, "Grant"]):
             return None
 
     def _acquire(self, wait_s: float | None) -> Grant:
-        driver = self._driver
+        driver, ask = self._driver, self._ask
         ticket = driver.new_ticket()
-        driver.acquiring.add(ticket)
+        acquiring = driver.acquiring
+        acquiring.add(ticket)
         try:
             if driver.closing:
                 raise Misused("this client is closed")
             if self._told is None:
-                held = driver.acquire(self._ask, ticket, wait_s)
+                held = driver.acquire(ask, ticket, wait_s)
             else:
                 from lockfast.flows import handing
 
-                held = driver.run(handing.adopt(self._told, self._ask, ticket, driver.env))
-            hold = Hold(self._ask, ticket, held, driver.era, self._renew)
+                held = driver.run(handing.adopt(self._told, ask, ticket, driver.env))
+            hold = Hold(ask, ticket, held, driver.era, self._renew)
             if self._max_hold_s is not None:
                 hold.end_after(self._max_hold_s)
             grant = self._grant(hold)
@@ -70,7 +71,7 @@ class Lock(LockBase[Threads, "Grant"]):
                 driver.keeper.note(hold)
             return grant
         finally:  # last: `close()` gives back what the keeper knows once nobody is acquiring
-            driver.acquiring.discard(ticket)
+            acquiring.discard(ticket)
 
     def _tell_when_lost(self, hold: Hold) -> None:
         on_lost, driver = self._on_lost, self._driver
