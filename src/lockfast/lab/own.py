@@ -70,9 +70,13 @@ class Own(Contender):
         watcher.took(client, fence, name)
         for section in sections:
             section.hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
-        outcome = yield from body(self._held(sections, fence))
+        outcome = yield from self._use(sections, self._held(sections, fence), body)
         watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
         return outcome
+
+    def _use(self, sections: list[holding.Section], held: Held, body: Callable[[Held], Steps]) -> Steps:
+        """Run the body; everything is taken."""
+        return (yield from body(held))
 
     def _held(self, sections: list[holding.Section], fence: int) -> Held:
         return Held(lambda: all(section.hold.held() for section in sections), fence)
@@ -119,20 +123,13 @@ class OwnSeveral(Own):
 class OwnTwice(Own):
     """The re-entrant lock: every write is made in an inner entry, which is left before the next."""
 
-    def _within(
-        self,
-        client: Client,
-        sections: list[holding.Section],
-        body: Callable[[Held], Steps],
-        watcher: Watcher,
-        name: str,
-    ) -> Steps:
+    def _use(self, sections: list[holding.Section], held: Held, body: Callable[[Held], Steps]) -> Steps:
         (section,) = sections
         hold = section.hold
         given: list[Any] = []  # what releases give back
         driver: Any = SimpleNamespace(entries={}, release=given.append)
         options = Options(hold.ask.lease_s, 0.0, True, None, True, 0.0, None, False)
-        lock = RLock(driver, PREFIX, (name,), lambda *_: hold.ask, options)
+        lock = RLock(driver, PREFIX, (hold.ask.name.shown,), lambda *_: hold.ask, options)
         outer = lock._grant(hold)
         inner: list[Grant] = []
 
@@ -150,13 +147,9 @@ class OwnTwice(Own):
                 return False
             return True
 
-        def entered(held: Held) -> Steps:
-            held.keep = enter_again
-            outcome = yield from body(held)
-            leave_again()
-            return outcome
-
-        outcome = yield from super()._within(client, sections, entered, watcher, name)
+        held.keep = enter_again
+        outcome = yield from body(held)
+        leave_again()
         outer.release()
         assert given == [hold], "the last entry gives it back, which is what follows"
         return outcome
