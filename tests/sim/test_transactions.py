@@ -86,22 +86,15 @@ class Eyes:
 class Transacts(runs._Caller):
     """A caller that appends ids."""
 
-    def visit_all(self, client: Client) -> Generator[Any, Any, None]:
-        for visit in self._visits:
-            if self._run.is_quiet:
-                break
-            self._visit += 1
-            try:
-                yield Work(visit.think_s)
-                if visit.cancel_after_s is not None:
-                    client.alarm(client.shown() + visit.cancel_after_s, False, self._cancel, self._visit)
-                yield from self._append(client, visit)
-            except Cancelled:
-                self._ledger.told["cancelled"] += 1
-        self._visit = -1
-        while not self._run.is_quiet:
-            yield Work(0.5)
-        yield from self._append(client, None)
+    def turn(self, client: Client, visit: Visit, number: int) -> Generator[Any, Any, None]:
+        try:
+            yield from self._append(client, visit)
+        except Cancelled:
+            self._ledger.told["cancelled"] += 1
+            raise
+
+    def last(self, client: Client) -> Generator[Any, Any, None]:
+        return self._append(client, None)
 
     @property
     def _ledger(self) -> Ledger:
