@@ -54,6 +54,10 @@ PRIMITIVE_OF = {
     "lockfast-semaphore": "semaphore",
     "lockfast-rwlock": "read-write-lock",
     "lockfast-several": "several-at-once",
+    "lockfast-rlock": "re-entrant-lock",
+    "lockfast-election": "election",
+    "lockfast-guard": "fencing",
+    "lockfast-transaction": "transactions",
 }
 EXCERPT_ROWS = ("setnx", "setnx-expire", "set-nx-px", "fair-semaphore", "redlock", "lockfast")
 EXCERPT_FAULTS = ("holder-dies", "slow-holder", "expiry-rush", "reply-lost", "paused-holder", "failover")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.flows.plain import Env, Pipeline
+from lockfast.lab.contender import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,26 +61,15 @@ class Meddled:
         return Env(env.now, wall, env.token, env.jitter, env.servers, env.timeout_s)
 
     def _wrapped(self, flow: Flow[R]) -> Flow[R]:
-        answer: Any = None
-        error: BaseException | None = None
         waiting = True
-        while True:
-            try:
-                effect = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as stop:
-                result: R = stop.value
-                return result
+
+        def about_to(effect: Any) -> None:
+            nonlocal waiting
             if waiting and isinstance(effect, Pipeline) and any(self._before == words[0] for words in effect.commands):
                 waiting = self._again
                 self._meddle()
-            answer = error = None
-            try:
-                answer = yield effect
-            except GeneratorExit:
-                flow.close()
-                raise
-            except BaseException as struck:
-                error = struck
+
+        return watched(flow, about_to)
 
 
 def die() -> None:

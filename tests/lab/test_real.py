@@ -59,6 +59,10 @@ SEEN = {
     ("fine-grained", "crossed-order"): "violated",
     ("lockfast-several", "crossed-order"): "safe",
     ("lockfast-semaphore", "expiry-rush"): "safe",
+    ("lockfast-rlock", "paused-holder"): "fenced",
+    ("lockfast-election", "holder-dies"): "safe",
+    ("lockfast-transaction", "paused-holder"): "safe",
+    ("lockfast-guard", "paused-holder"): NOT_PLAYED,
 }
 Played = dict[tuple[str, str], RealCell]
 

@@ -19,7 +19,6 @@ from lockfast.sim import runs
 from lockfast.sim.client import PREFIX
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.swarm import plan as plan_of
-from lockfast.sim.tasks import Cancelled
 from sim.planted import SOURCE, _swap_module
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Book:
 
 
 class Visitor(runs._Caller):
-    """A caller that does something else than to lock. `visit` for each visit, `last` in the quiet."""
+    """A caller that does something else than to lock. `turn` for each visit, `last_turn` in the quiet."""
 
     book_of: Callable[[Any], Book]
 
@@ -78,28 +77,14 @@ class Visitor(runs._Caller):
             run.book = type(self).book_of(run)
         self.book: Any = run.book
 
-    def visit_all(self, client: Client) -> Steps:
-        for number, visit in enumerate(self._visits):
-            if self._run.is_quiet:
-                break
-            self._visit += 1
-            try:
-                yield Work(visit.think_s)
-                if visit.cancel_after_s is not None:
-                    client.alarm(client.shown() + visit.cancel_after_s, False, self._cancel, self._visit)
-                yield from self.visit(client, visit, number)
-            except Cancelled:
-                pass
-        self._visit = -1
-        while not self._run.is_quiet:
-            yield Work(0.5)
-        yield from reached(client)
-        yield from self.last(client)
-
-    def visit(self, client: Client, visit: Visit, number: int) -> Steps:
+    def turn(self, client: Client, visit: Visit, number: int) -> Steps:
         raise NotImplementedError
 
     def last(self, client: Client) -> Steps:
+        yield from reached(client)
+        yield from self.last_turn(client)
+
+    def last_turn(self, client: Client) -> Steps:
         raise NotImplementedError
 
 

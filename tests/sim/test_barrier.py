@@ -98,7 +98,7 @@ class Parties(Visitor):
 
     book_of = Meetings
 
-    def visit(self, client: Client, visit: Visit, number: int) -> Steps:
+    def turn(self, client: Client, visit: Visit, number: int) -> Steps:
         book: Meetings = self.book
         spec = BarrierSpec(made("step"), max(2, book.callers - 1), LEASE_S)
         yield from self.meet(client, spec, min(visit.wait_s or 2.0, 3.0))
@@ -126,7 +126,7 @@ class Parties(Visitor):
         except Unreachable:
             pass  # somebody else will
 
-    def last(self, client: Client) -> Steps:
+    def last_turn(self, client: Client) -> Steps:
         spec = BarrierSpec(made("last"), self.book.callers, LEASE_S)
         while not (yield from self.meet(client, spec, None)):
             yield Work(0.5 * client.rng.random())

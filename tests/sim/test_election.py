@@ -146,10 +146,10 @@ class Candidate(Visitor):
             except Unreachable:
                 yield Work(0.1)
 
-    def visit(self, client: Client, visit: Visit, number: int) -> Steps:
+    def turn(self, client: Client, visit: Visit, number: int) -> Steps:
         yield from self._lead(client, visit.lease_s, visit.wait_s, visit.work_s)
 
-    def last(self, client: Client) -> Steps:
+    def last_turn(self, client: Client) -> Steps:
         yield from self._lead(client, 0.3, None, 0.05)
 
     def _lead(self, client: Client, lease_s: float, wait_s: float | None, work_s: float) -> Steps:

@@ -60,7 +60,7 @@ class Workers(Visitor):
 
     book_of = Counts
 
-    def visit(self, client: Client, visit: Visit, number: int) -> Steps:
+    def turn(self, client: Client, visit: Visit, number: int) -> Steps:
         book: Counts = self.book
         spec = LatchSpec(made(f"l{number}"), max(book.callers, 2), 60)
         ticket = client.new_id()
@@ -82,7 +82,7 @@ class Workers(Visitor):
         if spec.name.shown not in self.book.opened:
             self.book.found.append(f"somebody passed {spec.name.shown} before it was at zero")
 
-    def last(self, client: Client) -> Steps:
+    def last_turn(self, client: Client) -> Steps:
         spec = LatchSpec(made("last"), self.book.callers, 60)
         word = latch.ticket_of(client.new_id())  # the same one, however often it has to ask
         while True:

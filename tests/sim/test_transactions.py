@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockfast import names
 from lockfast.errors import LockfastError, OutcomeUnknown
-from lockfast.flows import asks, plain, several, transaction
-from lockfast.grants import Hold
+from lockfast.flows import plain, transaction
 from lockfast.sim import driving, runs
 from lockfast.sim.client import PREFIX
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.faults import KINDS
 from lockfast.sim.swarm import plan as plan_of
 from lockfast.sim.tasks import Cancelled
-from lockfast.transactions import Plan, lock_name
+from lockfast.sim.transacting import Acts
+from lockfast.transactions import Plan
 from sim.planted import Planted, planted
 
 if TYPE_CHECKING:
@@ -87,22 +86,15 @@ class Eyes:
 class Transacts(runs._Caller):
     """A caller that appends ids."""
 
-    def visit_all(self, client: Client) -> Generator[Any, Any, None]:
-        for visit in self._visits:
-            if self._run.is_quiet:
-                break
-            self._visit += 1
-            try:
-                yield Work(visit.think_s)
-                if visit.cancel_after_s is not None:
-                    client.alarm(client.shown() + visit.cancel_after_s, False, self._cancel, self._visit)
-                yield from self._append(client, visit)
-            except Cancelled:
-                self._ledger.told["cancelled"] += 1
-        self._visit = -1
-        while not self._run.is_quiet:
-            yield Work(0.5)
-        yield from self._append(client, None)
+    def turn(self, client: Client, visit: Visit, number: int) -> Generator[Any, Any, None]:
+        try:
+            yield from self._append(client, visit)
+        except Cancelled:
+            self._ledger.told["cancelled"] += 1
+            raise
+
+    def last(self, client: Client) -> Generator[Any, Any, None]:
+        return self._append(client, None)
 
     @property
     def _ledger(self) -> Ledger:
@@ -117,7 +109,7 @@ class Transacts(runs._Caller):
         if visit is not None:
             plan = Plan(keys, chance.choice((2, 30)), visit.wait_s, chance.choice((None, 0, 1, 3)))
         raises = visit is not None and chance.random() < 0.1
-        acts = SimulatedActs(client, keys, mine, 0.0 if visit is None else min(visit.work_s, 0.3), raises)
+        acts = Appends(client, keys, mine, 0.0 if visit is None else min(visit.work_s, 0.3), raises)
         env = plain.Env(client.now, client.wall, client.new_id, client.rng.random, 1, client.env.timeout_s)
         try:
             outcome = yield Run(transaction.run(plan, acts, env))
@@ -136,22 +128,17 @@ class Transacts(runs._Caller):
             ledger.told["tried again"] += outcome.attempts > outcome.conflicts + 1
 
 
-class SimulatedActs:
-    """What sync/transaction.py and aio/transaction.py do for the flow."""
+class Appends(Acts):
+    """Appends an id to each text."""
 
     def __init__(self, client: Client, keys: tuple[str, ...], mine: str, work_s: float, raises: bool) -> None:
-        self._client = client
-        self.keeper = client.keeper
+        super().__init__(client, PREFIX, keys, self._append)
         self._keys = keys
         self._mine = mine
         self._work_s = work_s
         self._raises = raises
-        self._asks = [asks.lock(names.make(PREFIX, lock_name(key)), transaction.LEASE_S) for key in keys]
 
-    def body(self, attempt: Attempt) -> Any:
-        return lambda _: self._body(attempt)
-
-    def _body(self, attempt: Attempt) -> Generator[Any, Any, None]:
+    def _append(self, attempt: Attempt) -> Generator[Any, Any, None]:
         texts = {}
         for key in self._keys:
             texts[key] = ((yield from attempt.read(("GET", key))) or b"").decode()
@@ -160,26 +147,6 @@ class SimulatedActs:
             raise Own
         for key, text in texts.items():
             attempt.write(("SET", key, f"{text} {self._mine}"))
-
-    def take(self, wait_s: float | None) -> Any:
-        def take(_: Any) -> Generator[Any, Any, Any]:
-            return (yield Run(several.acquire(several.Asks(self._asks), wait_s, self._client.env, self)))
-
-        return take
-
-    def give_back(self, holds: Any) -> Any:
-        def give(_: Any) -> Generator[Any, Any, None]:
-            yield Run(several.release(holds, self._client.keeper, self._client.env))
-
-        return give
-
-    def new_ticket(self) -> str:
-        return self._client.new_id()
-
-    def keep(self, ask: asks.Ask, ticket: str, held: Any) -> Hold:
-        hold = Hold(ask, ticket, held, self._client.era, True)
-        self._client.keeper.watch(hold)
-        return hold
 
 
 def play(seed: int, choices: dict[str, Any]) -> tuple[list[str], Counter[str]]:

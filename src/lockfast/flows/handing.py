@@ -15,6 +15,7 @@ from lockfast.flows import admission, renewal
 from lockfast.flows.asks import Ask
 from lockfast.flows.effects import Call, Listen, Sleep, Wait, backoff
 from lockfast.flows.scripts import RENEW, REVOKE, Bound
+from lockfast.flows.watching import insist
 from lockfast.specs import HEARTBEAT_S, MIN_LEASE_S
 
 if TYPE_CHECKING:
@@ -159,19 +160,8 @@ def adopt(told: Exported, ask: Ask, heir: str, env: Env) -> Flow[Held]:
 
 def revoke(name: Name, channels: str, env: Env) -> Flow[int]:
     """Ask all who hold a name to let go. Returns how many were asked. Asked twice they are told twice: no harm."""
-    gives_up_at = env.now() + env.timeout_s
-    failures = 0
-    while True:
-        by = min(env.now() + env.attempt_s, gives_up_at)
-        try:
-            asked: int = yield Call(Bound(REVOKE, name), (channels,), by)
-        except Unreachable:
-            failures += 1
-            if env.now() >= gives_up_at:
-                raise
-            yield backoff(failures, gives_up_at, env)
-            continue
-        return asked
+    asked: int = yield from insist(Bound(REVOKE, name), (channels,), env.now() + env.timeout_s, env)
+    return asked
 
 
 def wait_revoked(hold: Hold, until: float, env: Env) -> Flow[bool]:

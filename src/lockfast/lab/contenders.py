@@ -8,14 +8,28 @@ asks the server. The texts of the others do not speak of it, so their holders be
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lockfast import classic
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, plain
-from lockfast.lab.contender import ALSO, BUSY, FAILED, FIRST, Contender, Held, Shape, Watcher, owner_of
+from lockfast.lab.contender import (
+    ALSO,
+    BUSY,
+    FAILED,
+    FIRST,
+    Contender,
+    Held,
+    Shape,
+    Watcher,
+    owner_of,
+    plain_env,
+    watched,
+)
 from lockfast.lab.model import Topic
-from lockfast.lab.own import Own, OwnSeveral, patience
+from lockfast.lab.own import Own, OwnElection, OwnGuarded, OwnSeveral, OwnTwice, patience
+from lockfast.lab.updates import OwnUpdate, Update
 from lockfast.sim.driving import Run, Work
 
 if TYPE_CHECKING:
@@ -41,7 +55,7 @@ class Recipe(Contender):
         recipe: Takes = self.make(name, shape)
         env = plain_env(client)
         try:
-            taken: Taken | None = yield Run(_watched(recipe.acquire(env), client, watcher))
+            taken: Taken | None = yield Run(watched(recipe.acquire(env), partial(watcher.about_to, client)))
         except LockfastError as failure:
             watcher.ended(client, f"hears no answer: {failure}")
             return FAILED
@@ -91,41 +105,6 @@ class Recipe(Contender):
                 ends_ms = expires.get(key.encode())
                 standing[owner_of(value)] = node.clock.true_of_wall_ms(ends_ms) if ends_ms is not None else float("inf")
         return standing
-
-
-@dataclass(frozen=True)
-class Update(Contender):
-    """Compare and set. There is nothing to take: the stage counts the commits instead (scenarios.py)."""
-
-    def recipe(self, name: str, shape: Shape) -> classic.OptimisticLock:
-        return classic.OptimisticLock(name, acquire_timeout=shape.patience_s * 4)
-
-
-def _watched(flow: plain.Flow[Any], client: Client, watcher: Watcher) -> Steps:
-    """The same flow; the watcher is told of every effect before it is carried out."""
-    answer: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            effect = flow.send(answer) if error is None else flow.throw(error)
-        except StopIteration as stop:
-            return stop.value
-        watcher.about_to(client, effect)
-        answer = error = None
-        try:
-            answer = yield effect
-        except GeneratorExit:
-            flow.close()
-            raise
-        except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-            error = struck
-
-
-def plain_env(client: Client) -> plain.Env:
-    """What a classic may read, on a simulated client."""
-    return plain.Env(
-        client.now, client.wall, client.new_id, client.rng.random, len(client.servers), client.env.timeout_s
-    )
 
 
 def pause(client: Client, most_s: float) -> Work:
@@ -253,6 +232,36 @@ ROWS: tuple[Contender, ...] = (
         Topic("lockfast-several", "Lockfast, several at once", "Two locks or none, in one order for everybody."),
         renews=True,
         open=lambda lf, name, shape: lf.locks(name, FIRST if name == ALSO else ALSO, **patience(shape)),
+    ),
+    OwnTwice(
+        Topic("lockfast-rlock", "Lockfast re-entrant lock", "Entered once more for every write, and left after it."),
+        renews=True,
+        open=lambda lf, name, shape: lf.rlock(name, **patience(shape)),
+    ),
+    OwnElection(
+        Topic("lockfast-election", "Lockfast election", "Only the leader writes; it proclaims itself first."),
+        renews=True,
+        open=lambda lf, name, shape: lf.election(name, **patience(shape)).campaign(),
+    ),
+    OwnGuarded(
+        Topic(
+            "lockfast-guard",
+            "Lockfast, guarded writes",
+            "The lock, and what it guards is on its own server: every write goes through `grant.guard`.",
+        ),
+        renews=True,
+        unreal="its writes go to the lock's own server, and the stage does not see there which it took",
+        refusal="The server no longer knew the hold, and refused the write that was made under it",
+    ),
+    OwnUpdate(
+        Topic(
+            "lockfast-transaction",
+            "Lockfast transaction",
+            "WATCH, read, MULTI, write, EXEC; after a conflict it takes a lock, and watches all the same.",
+        ),
+        "update",
+        exec_nth=4,
+        no_order="all its keys are named at once, and locked in one order",
     ),
 )
 BY_KEY = {row.key: row for row in ROWS}

@@ -12,11 +12,21 @@ from lockfast.lab.scenarios import COLUMNS
 SAFE, VIOLATED, STUCK, FENCED = "safe", "violated", "stuck", "fenced"
 _TTL_LOCKS = ("setnx-expire", "setnx-expire-del", "set-nx-px", "set-nx-px-blind-del", "fine-grained", "keyed-semaphore")
 _BY_CLIENT_TIME = ("counting-semaphore", "fair-semaphore", "refreshing-semaphore", "race-free-semaphore")
-_OWN = ("lockfast-semaphore", "lockfast-rwlock", "lockfast-several")
+# What the one protocol does for the lock it does for all that stand on it; a transaction watches as the classic does.
+_ALIKE = {
+    "lockfast-semaphore": "lockfast",
+    "lockfast-rwlock": "lockfast",
+    "lockfast-several": "lockfast",
+    "lockfast-rlock": "lockfast",
+    "lockfast-election": "lockfast",
+    "lockfast-guard": "lockfast",
+    "lockfast-transaction": "optimistic",
+}
 _COMPARE = "it holds nothing: a write is made only if nobody has written since the read"
 _NEVER_ENDS = "the key has no end, and only its dead holder would delete it"
 _FALSY = "the test is never true for a lock without a TTL, and true for one in its last half second: it is prolonged"
 _INVERTED = "every contender that looks prolongs the lock: as long as anybody wants it, it does not end"
+_GUARD = "the server no longer knows the hold, and refuses a write that is made under it, whoever has it by then"
 _FENCE = "the server let the next one in; the resource has seen its newer fence and refuses the older"
 
 Verdicts = dict[str, tuple[str, str]]
@@ -49,6 +59,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "setnx-expire-falsy": (STUCK, "a lock without a TTL is what this test fails to see"),
             "setnx-expire-inverted": (STUCK, "a lock without a TTL is prolonged like any other, again and again"),
             "race-free-semaphore": (SAFE, "it dies inside the inner lock, which a contender mends"),
+            "lockfast-election": (SAFE, "it led and had not said so yet: its lease ends, and the next one leads"),
         },
     ),
     "slow-holder": (
@@ -67,6 +78,10 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "refreshing-semaphore": (SAFE, "the holder refreshes before every write"),
             "redlock": (SAFE, "the holder looks at its validity before every write, and stops half done"),
             "lockfast": (SAFE, "the keeper renews the lease for as long as the work takes"),
+            "lockfast-transaction": (
+                SAFE,
+                "the slow one computes again, and takes the lock that those in conflict take",
+            ),
         },
     ),
     "blind-release": (
@@ -148,6 +163,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "setnx-expire-inverted": (STUCK, "a lock without a TTL is prolonged like any other, again and again"),
             "redlock": (SAFE, "four other nodes have answered"),
             "lockfast": (SAFE, "it asks again with the same ticket, and is told that it holds it"),
+            "lockfast-transaction": (SAFE, "EXEC is not sent again: the caller is told that it may have been made"),
         },
     ),
     "restart-empty": (
@@ -159,6 +175,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             ),
             "refreshing-semaphore": (SAFE, "the refresh before the next write finds that the place is gone"),
             "lockfast": (FENCED, _FENCE),
+            "lockfast-guard": (FENCED, _GUARD),
         },
     ),
     "failover": (
@@ -170,6 +187,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             ),
             "refreshing-semaphore": (SAFE, "the refresh before the next write finds that the place is gone"),
             "lockfast": (FENCED, _FENCE),
+            "lockfast-guard": (FENCED, _GUARD),
         },
     ),
     "node-restart": ((VIOLATED, "the node that forgot votes a second time: two majorities inside one lease"), {}),
@@ -192,6 +210,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "refreshing-semaphore": (SAFE, "a refresh that is not answered stops the holder"),
             "redlock": (SAFE, "the holder looks at its validity before every write"),
             "lockfast": (SAFE, "the holder's own deadline passes before the server lets another in"),
+            "lockfast-guard": (SAFE, "no write gets through, and the holder stops when its deadline has passed"),
         },
     ),
     "paused-holder": (
@@ -202,6 +221,10 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             "setnx-expire-falsy": (SAFE, "the waiting contenders have kept the lock alive; so they do a dead one's"),
             "setnx-expire-inverted": (SAFE, "the waiting contenders have kept the lock alive; so they do a dead one's"),
             "lockfast": (FENCED, "it writes before it looks; the resource has seen a newer fence and refuses"),
+            "lockfast-guard": (
+                FENCED,
+                "its write was on its way past the lease; the server looks as it takes it, and refuses",
+            ),
         },
     ),
     "clock-jump": (
@@ -216,6 +239,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
             **_all(_BY_CLIENT_TIME, SAFE, "the clients' clocks decide, and they did not jump"),
             "redlock": (VIOLATED, "the clocks of a majority jumped, and with them the lease"),
             "lockfast": (FENCED, _FENCE),
+            "lockfast-guard": (FENCED, _GUARD),
         },
     ),
     "crossed-order": (
@@ -235,8 +259,7 @@ _FAULTS: dict[str, tuple[tuple[str, str], Verdicts]] = {
 def expected(algorithm: str, fault: str) -> Expected:
     """What this cell should say. Raises KeyError for words that the matrix does not have."""
     common, others = _FAULTS[fault]
-    alike = "lockfast" if algorithm in _OWN else algorithm  # what the one protocol does for the lock it does for all
-    verdict, why = others.get(algorithm) or others.get(alike, common)
+    verdict, why = others.get(algorithm) or others.get(_ALIKE.get(algorithm, algorithm), common)
     return Expected(verdict, why)
 
 

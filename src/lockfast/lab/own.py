@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from lockfast.flows import asks
-from lockfast.lab.contender import ALSO, BUSY, PREFIX, Contender, Held, owner_of
+from lockfast.errors import LeaseLost, NotHeld, Unreachable
+from lockfast.flows import asks, guarding
+from lockfast.flows.election import Candidacy
+from lockfast.flows.scripts import GUARD
+from lockfast.lab.contender import ALSO, BUSY, PREFIX, Contender, Held, Wrote, owner_of, watched
+from lockfast.locks import Options
 from lockfast.names import make
-from lockfast.sim import holding, several
+from lockfast.sim import holding, leading, several
+from lockfast.sim.driving import Run
+from lockfast.sync.rlock import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from lockfast.flows.asks import Ask
+    from lockfast.flows.effects import Call
     from lockfast.lab.contender import Shape, Watcher
     from lockfast.names import Name
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
-    from lockfast.sync import Lock, Lockfast, Locks
+    from lockfast.sync import Grant, Lock, Lockfast, Locks
 
     Steps = Generator[Any, Any, Any]
+
+RESOURCE = "resource"  # what is guarded, where that is a key on the lock's own server
 
 
 @dataclass(frozen=True)
@@ -40,8 +50,11 @@ class Own(Contender):
             nonlocal outcome
             outcome = yield from self._within(client, [section], body, watcher, name)
 
-        yield from holding.hold(client, ask, shape.patience_s, within)
+        yield from self._hold(client, ask, shape, within)
         return outcome
+
+    def _hold(self, client: Client, ask: Ask, shape: Shape, within: Callable[[holding.Section], Steps]) -> Steps:
+        yield from holding.hold(client, ask, shape.patience_s, within)
 
     def _within(
         self,
@@ -57,9 +70,16 @@ class Own(Contender):
         watcher.took(client, fence, name)
         for section in sections:
             section.hold.when_lost(lambda: watcher.ended(client, "is told that its hold is no longer sure"))
-        outcome = yield from body(Held(lambda: all(section.hold.held() for section in sections), fence))
+        outcome = yield from self._use(sections, self._held(sections, fence), body)
         watcher.gave(client, "gives it back" if hold.held() else "lets go of what it no longer has", name)
         return outcome
+
+    def _use(self, sections: list[holding.Section], held: Held, body: Callable[[Held], Steps]) -> Steps:
+        """Run the body; everything is taken."""
+        return (yield from body(held))
+
+    def _held(self, sections: list[holding.Section], fence: int) -> Held:
+        return Held(lambda: all(section.hold.held() for section in sections), fence)
 
     def standing(self, node: Node, name: str, shape: Shape) -> dict[str, float]:
         keys = [key.encode() for key in make(PREFIX, (name,)).keys]
@@ -97,6 +117,82 @@ class OwnSeveral(Own):
 
         yield from several.hold_all(client, wanted, shape.patience_s, within)
         return outcome
+
+
+@dataclass(frozen=True)
+class OwnTwice(Own):
+    """The re-entrant lock: every write is made in an inner entry, which is left before the next."""
+
+    def _use(self, sections: list[holding.Section], held: Held, body: Callable[[Held], Steps]) -> Steps:
+        (section,) = sections
+        hold = section.hold
+        given: list[Any] = []  # what releases give back
+        driver: Any = SimpleNamespace(entries={}, release=given.append)
+        options = Options(hold.ask.lease_s, 0.0, True, None, True, 0.0, None, False)
+        lock = RLock(driver, PREFIX, (hold.ask.name.shown,), lambda *_: hold.ask, options)
+        outer = lock._grant(hold)
+        inner: list[Grant] = []
+
+        def leave_again() -> None:
+            while inner:
+                inner.pop().release()
+            assert not given, "the outer entry is still there"
+
+        def enter_again() -> Steps:
+            yield from ()
+            leave_again()
+            try:
+                inner.append(lock.acquire())
+            except (LeaseLost, NotHeld):
+                return False
+            return True
+
+        held.keep = enter_again
+        outcome = yield from body(held)
+        leave_again()
+        outer.release()
+        assert given == [hold], "the last entry gives it back, which is what follows"
+        return outcome
+
+
+@dataclass(frozen=True)
+class OwnElection(Own):
+    """Who leads writes."""
+
+    ask_for: Callable[[Name, Shape], Ask] = lambda name, shape: Candidacy(name, shape.lease_s, "here")
+
+    def _hold(self, client: Client, ask: Ask, shape: Shape, within: Callable[[holding.Section], Steps]) -> Steps:
+        assert isinstance(ask, Candidacy), "see above"
+        yield from leading.lead(client, ask, shape.patience_s, within)
+
+
+@dataclass(frozen=True)
+class OwnGuarded(Own):
+    """A lock whose holders write through its own server, which looks whether the hold stands as it takes the write."""
+
+    def _held(self, sections: list[holding.Section], fence: int) -> Held:
+        (section,) = sections
+        client, hold = section.client, section.hold
+        client.env.commands[b"set"] = guarding.Shape(-3, 1, 1, 1, True, {})  # the simulated server has no table
+
+        def write(number: int, before_sending: Callable[[], None]) -> Steps:
+            commands = guarding.prepare((("SET", RESOURCE, f"{client.name} {number}"),))
+            flow = guarding.guard(hold, commands, client.new_id(), client.env)
+            try:
+                yield Run(watched(flow, lambda _effect: before_sending()))
+            except (LeaseLost, NotHeld):
+                return "is told that its hold is gone, and stops"
+            except Unreachable as failure:
+                return f"does not know whether its write was made, and stops: {failure}"
+            return ""
+
+        return Held(hold.held, fence, write=write)
+
+    def wrote(self, call: Call, reply: Any) -> Wrote | None:
+        if call.bound.script is not GUARD or not isinstance(reply, list):
+            return None  # of another kind, or not known to the server yet: it is sent again
+        who, number = call.args[-1].decode().split()  # type: ignore[union-attr]  # words of a guard are bytes
+        return Wrote(call.bound.name.keys[5], who, int(number), accepted=reply[0] != 0)
 
 
 def patience(shape: Shape) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockfast.classic import FineGrainedLock, OptimisticLock
-from lockfast.lab.contenders import plain_env
+from lockfast.lab.contender import plain_env
 from lockfast.lab.stage import LATENCY_S
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.world import World

@@ -13,10 +13,10 @@ import asyncio
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from lockfast.lab.contenders import Update
 from lockfast.lab.real_servers import faketime_library
 from lockfast.lab.scenarios import LONG, SHORT
 from lockfast.lab.stage import NAME
+from lockfast.lab.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -20,15 +20,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lockfast import classic
 from lockfast.classic import Client
 from lockfast.clock import now
-from lockfast.errors import LockfastError, NotAcquired
+from lockfast.errors import Conflict, LockfastError, NotAcquired
 from lockfast.lab.contender import BUSY, DONE, FAILED, PREFIX, STOPPED, Shape
-from lockfast.lab.contenders import BY_KEY, Recipe, Update
+from lockfast.lab.contenders import BY_KEY, Recipe
 from lockfast.lab.own import Own, OwnSeveral
 from lockfast.lab.stage import NAME, RETRY_S, TIMEOUT_S
+from lockfast.lab.updates import OwnUpdate, Update
 from lockfast.sync import Grants, Lockfast
+from lockfast.sync.rlock import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lockfast.classic.taken import Updated
+    from lockfast.sync.transaction import Transaction
+    from lockfast.transactions import Outcome
+
+    Change = Callable[[bytes | None], int]
 
 
 @dataclass
@@ -153,19 +161,21 @@ class Player:
 
     def _updater(self) -> Callable[[], str]:
         part = self._part
-        client = _client(part)
         row = BY_KEY[part.row]
         assert isinstance(row, Update)
-        recipe = row.recipe(NAME, part.shape)
 
         def change(value: bytes | None) -> int:
             self._stop("update")
             self._rest(sum(part.gaps_s) + part.tail_s)
             return int(value or 0) + 1
 
+        made = _transaction(part, row, change) if isinstance(row, OwnUpdate) else _optimistic(part, row, change)
+
         def update() -> str:
             try:
-                updated = client.update(recipe, change)
+                updated = made()
+            except Conflict:
+                return BUSY
             except LockfastError:
                 self._line.tell("unsure")
                 return DONE
@@ -227,24 +237,48 @@ class _Own:
     def __init__(self, part: Part, row: Own) -> None:
         self._part = part
         self._row = row
-        self._lockfast = Lockfast(part.urls[0], timeout=TIMEOUT_S, prefix=PREFIX)
+        self._lockfast = _lockfast(part)
 
     def take(self, name: str) -> Hold | str:
         part = self._part
         try:
-            grant = self._row.open(self._lockfast, name, part.shape).acquire()
+            lock = self._row.open(self._lockfast, name, part.shape)
+            grant = lock.acquire()
+            inner = lock.acquire() if isinstance(lock, RLock) else None
         except NotAcquired:
             return BUSY
         except LockfastError:
             return FAILED
 
         def give() -> bool:
+            if inner is not None:
+                inner.release()
             grant.release()
             return True
 
         first = grant[0] if isinstance(grant, Grants) else grant
         fence = first.fence if part.shape.limit == 1 else 0  # of several holders it guards nothing
         return Hold(lambda: grant.held, give, fence)
+
+
+def _optimistic(part: Part, row: Update, change: Change) -> Callable[[], Updated | None]:
+    client, recipe = _client(part), row.recipe(NAME, part.shape)
+    return lambda: client.update(recipe, change)
+
+
+def _transaction(part: Part, row: OwnUpdate, change: Change) -> Callable[[], Outcome[int]]:
+    lf = _lockfast(part)
+
+    def write(tx: Transaction) -> int:
+        value = change(tx.get(NAME))
+        tx.set(NAME, value)
+        return value
+
+    return lambda: lf.transaction(write, NAME, wait=part.patience_s * 4, escalate=row.escalate)
+
+
+def _lockfast(part: Part) -> Lockfast:
+    return Lockfast(part.urls[0], timeout=TIMEOUT_S, prefix=PREFIX)
 
 
 def _client(part: Part) -> Client:

@@ -14,10 +14,10 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from lockfast.lab.contender import Shape
-from lockfast.lab.contenders import Update
 from lockfast.lab.model import Topic
 from lockfast.lab.own import Own
 from lockfast.lab.stage import NAME, OTHER, Stage
+from lockfast.lab.updates import Update
 from lockfast.sim.faults import Counted, Fault
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def reply_lost(stage: Stage) -> None:
     cast(stage)
     stage.players["A"].gives_up = True
     # Requests are counted with the connects before them: one connect for each server, then what is sent.
-    nth = 3 if isinstance(stage.row, Update) else stage.row.servers + 1
+    nth = stage.row.exec_nth if isinstance(stage.row, Update) else stage.row.servers + 1
     stage.players["A"].client.faults = Counted([Fault("answer lost", "A", nth=nth)])
     stage.tell("A", "fault", "will not hear the answer to its first request")
 
@@ -275,7 +275,7 @@ def crossed(stage: Stage) -> None:
 def _locks_only(row: Contender) -> str | None:
     if row.kind == "semaphore" and not isinstance(row, Own):
         return "a semaphore never waits, so it cannot wait in a circle"
-    return "it takes nothing, so nobody waits for it" if row.kind == "update" else None
+    return row.no_order if isinstance(row, Update) else None
 
 
 def _several_servers(row: Contender) -> str | None:

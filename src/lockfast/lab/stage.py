@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockfast.errors import LockfastError
 from lockfast.flows import plain
 from lockfast.lab.contender import ALSO, BUSY, DONE, FAILED, FIRST, STOPPED, Held, Watcher
-from lockfast.lab.contenders import Update, pause, plain_env
+from lockfast.lab.contenders import pause
 from lockfast.lab.own import OwnSeveral
+from lockfast.lab.updates import Update
 from lockfast.sim.driving import Run, Work
 from lockfast.sim.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from lockfast.flows.effects import Call
     from lockfast.lab.contender import Contender, Shape
     from lockfast.sim.client import Client
     from lockfast.sim.node import Node
@@ -96,11 +98,13 @@ class Stage(Watcher):
         self.lost_updates = 0
         self.before_sending: dict[str, Callable[[str], None]] = {}  # by player: told the command that is next
         self._newest_fence = 0
+        self._heard: set[str] = set()  # writes that came through a lock's own server
         self._sections = 0
         self._section_of: dict[str, int] = {}
         self._standing: dict[tuple[str, str], tuple[float, float]] = {}
         for node in self.nodes:
             node.on_executed = partial(self.look, node)
+            node.on_script = self.hear
 
     # What scenarios say.
 
@@ -211,11 +215,20 @@ class Stage(Watcher):
                 if (one.keep is not None and not (yield from one.keep())) or not one.sure():
                     self.tell(client.name, "stops", "sees that it is no longer sure, and stops")
                     return STOPPED
-            player.before_write(number)
-            self._write(client, section, held[-1].fence)
+            write = held[-1].write
+            if write is None:
+                player.before_write(number)
+                self._write(client, section, held[-1].fence)
+            elif words := (yield from write(section, partial(self._before_write, player, number))):
+                self.tell(client.name, "stops", words)
+                return STOPPED
         if player.tail_s:
             yield Work(player.tail_s)
         return DONE
+
+    @staticmethod
+    def _before_write(player: Player, number: int) -> None:
+        player.before_write(number)
 
     def _write(self, client: Client, section: int, fence: int) -> None:
         accepted = fence == 0 or fence >= self._newest_fence
@@ -242,15 +255,15 @@ class Stage(Watcher):
             client.stall(sum(player.gaps_s) + player.tail_s)
             return int(value or 0) + 1
 
-        recipe = self.row.recipe(NAME, self.shape)  # type: ignore[attr-defined]  # the row is an Update
+        assert isinstance(self.row, Update), "this is what it is played for"
         try:
-            updated = yield Run(recipe.update(change, plain_env(client)))
+            updated = yield Run(self.row.update(client, NAME, self.shape, change))
         except LockfastError as failure:
             self.tell(client.name, "lost", f"does not know whether its write was made: {failure}")
             return DONE
         if updated is None:
             return BUSY
-        commit = (self.memory_losses, int(updated.value))
+        commit = (self.memory_losses, updated)
         self.lost_updates += commit in self.served_by_update
         self.served_by_update.add(commit)
         self.writes.append(Write(self.world.now, client.name, self._sections, True))
@@ -276,6 +289,18 @@ class Stage(Watcher):
 
     def ended(self, client: Client, words: str) -> None:
         self.tell(client.name, "stops", words)
+
+    def hear(self, call: Call, reply: Any) -> None:
+        """Note a write that a server was asked for by a script. Of several copies the first counts."""
+        wrote = self.row.wrote(call, reply)
+        if wrote is None or wrote.operation in self._heard:
+            return
+        self._heard.add(wrote.operation)
+        self.writes.append(Write(self.world.now, wrote.who, wrote.section, wrote.accepted))
+        if wrote.accepted:
+            self.tell(wrote.who, "write", "writes")
+        else:
+            self.tell(wrote.who, "refused", "its write comes to the server, which refuses it: the hold is gone")
 
     def look(self, node: Node, by: Client) -> None:
         """Note what a command of `by` changed about who holds the name on this server."""

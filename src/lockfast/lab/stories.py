@@ -151,7 +151,7 @@ def _sum_up(stage: Stage, outcome: Outcome, scenario: Scenario, left_out: int) -
     told = {
         "violated": f"The resource took writes of sections that should have excluded each other: {outcome.detail}.",
         "stuck": f"After {stage.ended_at:g} s {outcome.detail}.",
-        "fenced": f"Two held it at once, and the resource refused the older: {outcome.detail}.",
+        "fenced": f"{stage.row.refusal}: {outcome.detail}.",
         "safe": "Nobody wrote inside another's section, and everybody alive was served.",
     }[outcome.verdict]
     return f"{scenario.topic.says} {told}{others}"

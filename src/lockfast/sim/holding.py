@@ -6,6 +6,7 @@ and writes the client's side of the history.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lockfast.errors import LeaseLost, LockfastError
@@ -92,8 +93,13 @@ def hold(
         client.keeper.watch(section.hold)
     else:
         client.keeper.note(section.hold)
+    return (yield from within(section, about, body if callable(body) else partial(_just_work, length_s=body)))
+
+
+def within(section: Section, about: dict[str, Any], body: Body) -> Generator[Any, Any, bool]:
+    """Run the body under a hold, and release it. Returns and raises as `hold` does."""
     try:
-        yield from (body(section) if callable(body) else _just_work(section, body))
+        yield from body(section)
     except (LockfastError, Cancelled) as struck:
         yield from _release(section, about, struck)
         if isinstance(struck, LeaseLost):

@@ -36,6 +36,7 @@ class Node:
         self.connections: dict[Connection, None] = {}
         self.stuck: dict[Connection, None] = {}
         self.on_executed: Callable[[Client], None] | None = None  # told whose requests were carried out
+        self.on_script: Callable[[Call, Any], None] | None = None  # told of each that has run, and what it answered
         self.server = Server(lambda: clock.wall_us(world.now))
         self.watch = Watch(self)
         self._frozen_until = 0.0
@@ -47,6 +48,8 @@ class Node:
         if call is not None:
             self.world.script_runs += 1
             self.watch.after(call)
+            if self.on_script is not None:
+                self.on_script(call, reply)
         return reply
 
     def drop(self, connection: Connection) -> None:

@@ -166,7 +166,7 @@ class _Caller:
         self.task: Task | None = None
 
     def visit_all(self, client: Client) -> Generator[Any, Any, None]:
-        for visit in self._visits:
+        for number, visit in enumerate(self._visits):
             if self._run.is_quiet:
                 break
             self._visit += 1
@@ -175,14 +175,22 @@ class _Caller:
                 if visit.cancel_after_s is not None:
                     by = client.shown() + visit.cancel_after_s
                     client.alarm(by, False, self._cancel, self._visit)
-                yield from hold(client, self._ask(visit), visit.wait_s, self._body(visit), visit.renew)
+                yield from self.turn(client, visit, number)
             except Cancelled:
                 pass  # whoever cancelled it goes on with something else
         self._visit = -1
-        last = replace(LAST, name=self._visits[-1].name) if self._visits else LAST
         while not self._run.is_quiet:
             yield Work(0.5)
-        yield from hold(client, self._ask(last), None, self._body(last))
+        yield from self.last(client)
+
+    def turn(self, client: Client, visit: Visit, number: int) -> Generator[Any, Any, Any]:
+        """What it came for: one of its visits, the `number`-th."""
+        return hold(client, self._ask(visit), visit.wait_s, self._body(visit), visit.renew)
+
+    def last(self, client: Client) -> Generator[Any, Any, Any]:
+        """What it does once more when nothing goes wrong any longer, to see that it still can."""
+        visit = replace(LAST, name=self._visits[-1].name) if self._visits else LAST
+        return hold(client, self._ask(visit), None, self._body(visit))
 
     def _ask(self, visit: Visit) -> Ask:
         key = (visit.name, visit.lease_s, visit.weight)
