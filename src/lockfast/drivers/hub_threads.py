@@ -113,7 +113,7 @@ class Hub:
         push = read_push(message)
         if push is None:
             return
-        if len(self._mail) >= MAX_MAIL:
+        while len(self._mail) >= MAX_MAIL + len(self._sleepers):  # what somebody waits for is not dropped
             self._mail.pop(next(iter(self._mail)))
         ticket, news = push
         self._mail[ticket] = news

@@ -161,7 +161,7 @@ local function settle(asker)
         string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
     end
     place_end, weight, lease = tonumber(place_end or 0), tonumber(weight or 0), tonumber(lease or 0)
-    if place_end <= now and ticket ~= asker then
+    if not entry or (place_end <= now and ticket ~= asker) then -- without an entry: evicted, nobody knows what it wants
       forget_place(ticket)
     elseif weight > limit then -- the limit was lowered while it waited
       forget_place(ticket)
@@ -180,6 +180,14 @@ local function settle(asker)
       hold(ticket, weight, lease_end, tonumber(seen), owner)
     end
     changed = true
+  end
+  if steps == SWEEP and waiting > 0 and used < limit then -- somebody must ask, so that this goes on at once: the first that hears it
+    local next_ones = redis.call('ZRANGE', KEYS[2], 0, 9)
+    for i = 1, #next_ones do
+      local channel = string.match(redis.call('HGET', KEYS[3], next_ones[i]) or '', '^%d+ %d+ %d+ %d+ %d+ (%S+) ')
+      local heard = channel and redis.pcall('PUBLISH', channel, 'again ' .. next_ones[i] .. ' 0')
+      if type(heard) == 'number' and heard > 0 then break end
+    end
   end
   return changed
 end
