@@ -112,8 +112,17 @@ def _give_up(ask: Ask, ticket: str, unsure: bool, env: Env, holder: Holder) -> N
 
 def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env) -> Flow[None]:
     """Give all of them back in one trip. Raises LeaseLost when one had gone; what is not confirmed is tried again."""
-    begun = [hold for hold in holds if ending.begin(hold, keeper)]
+    begun = []
+    failure: LockfastError | None = None
+    for hold in holds:
+        try:
+            if ending.begin(hold, keeper):
+                begun.append(hold)
+        except LockfastError as error:  # given back elsewhere in this very moment: the others still have to be
+            failure = failure or error
     if not begun:
+        if failure is not None:
+            raise failure
         return
     by = env.now() + env.attempt_s
     calls = [Call(admission.leave_of(hold.ask, hold.unsure), (hold.ticket,), by) for hold in begun]
@@ -123,18 +132,17 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env) -> Flow[None]
         raise
     except BaseException:
         for hold in begun:
-            hold.leave_sent = True
+            hold.stop_leaving(sent=True)
             keeper.finish(hold)
         raise
-    failure: LockfastError | None = None
     for hold, reply in zip(begun, replies, strict=True):
         if isinstance(reply, LockfastError):
-            hold.leave_sent = True
+            hold.stop_leaving(sent=True)
             keeper.finish(hold)
             failure = failure or reply
             continue
         try:
-            ending.end(hold, stood=reply == 1 or hold.leave_sent)
+            ending.end(hold, stood=reply == 1)
         except LeaseLost as loss:
             failure = loss
     if failure is not None:
