@@ -43,7 +43,8 @@ class Hold:
 
     # What every hold starts with stands here once, and not in each.
     leave_sent = False  # a `leave` may have reached the server without our knowing
-    leaving = False  # a release is under way at this moment
+    leaving = 0  # releases that are under way at this moment
+    left = False  # a `leave` has found it
     told = False  # whether the caller knows that it is released
     orphaned = False  # nobody can release it any more: the grant was garbage-collected
     by: object = None  # the thread or task that acquired it, where that matters
@@ -172,9 +173,8 @@ class Hold:
                     self.told = True  # the caller tries a second time what was finished behind its back
                     return False
                 raise self._released()
-            if self.leaving:  # another thread or task is at it: what it takes away is no loss
-                self.leave_sent = True
-            self.state, self.leaving = LEAVING, True
+            self.state = LEAVING
+            self.leaving += 1
             listeners, self.on_end = self.on_end, ()
         for listener in listeners:
             listener()
@@ -182,13 +182,19 @@ class Hold:
 
     def end_leave(self, stood: bool, told: bool) -> None:
         """The server has confirmed. stood: the hold was there until now. told: the caller is about to know."""
-        # No mutex: two that release at once say the same. In this order, so that whoever looks in between sees a
-        # release that is under way, or one that is over and told.
-        if not stood and not self.why_lost:
-            self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
-        self.told = told
-        self.state = RELEASED
-        self.leaving = False
+        with self.era.mutex:
+            self.state, self.leaving = RELEASED, max(self.leaving - 1, 0)
+            self.told = told
+            self.left = self.left or stood
+            # What another thread or task takes away is no loss. Of several at once the last one tells of a loss.
+            if not (self.left or self.leave_sent or self.leaving or self.why_lost):
+                self.why_lost = "the server no longer knew it at release (broken, flushed, or restarted empty)"
+
+    def stop_leaving(self, sent: bool) -> None:
+        """A release ended without an answer. sent: it may have run, or may run yet."""
+        with self.era.mutex:
+            self.leaving = max(self.leaving - 1, 0)
+            self.leave_sent = self.leave_sent or sent
 
     def _released(self) -> NotHeld:
         how = "was handed on: whoever adopts it releases it" if self.handed_on else "was released before"

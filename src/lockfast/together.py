@@ -45,7 +45,8 @@ class LocksBase(Generic[D, L]):
         self._driver = driver
         self._locks = locks
         self._asks = Asks([lock._ask for lock in locks])
-        self._keeping: Keeping = {lock._ask: (lock._renew, lock._max_hold_s) for lock in locks}
+        # The bound of a hold counts from when all are held: it is for bodies that hang, not for long waits.
+        self._keeping: Keeping = {lock._ask: (lock._renew, None) for lock in locks}
         self._wait_s = specs.wait_seconds(wait)
         self._entered: list[tuple[object, Any]] = []  # the grants of the blocks that are running, innermost last
 

@@ -9,8 +9,11 @@ import pytest
 from behaviour.queueing import PATIENCE_S, wait_over
 from kit.servers import wait_until
 from lockfast import LeaseLost, NotAcquired
+from lockfast.clock import now
+from lockfast.drivers.ledger import LOOK_S
 
 if TYPE_CHECKING:
+    from kit.proxy import Proxy
     from kit.servers import Server
     from kit.sides import Side
     from lockfast.sync import Lockfast
@@ -130,3 +133,32 @@ def test_one_of_several_keeps_its_grace_and_its_bound(lf: Lockfast, other: Lockf
             assert first.remaining <= 5
             assert second.remaining <= 10
             assert other.inspect(name, "b").holders[0].lease_left > 500
+
+
+@pytest.mark.slow
+def test_bound_counts_for_locks_that_are_taken_together(lf: Lockfast, other: Lockfast, name: str) -> None:
+    bounded = lf.lock(name, lease=0.2, max_hold=0.4)
+    grants = lf.locks(getattr(bounded, "twin_of", bounded), f"{name}-b").acquire()
+    first, second = getattr(grants, "twin_of", grants)
+    wait_over(first)
+    assert second.held
+    with pytest.raises(LeaseLost, match="max_hold"):
+        grants.check()
+    with other.lock(name, wait=PATIENCE_S) as later:
+        assert later.fence > first.fence
+    with pytest.raises(LeaseLost, match="max_hold"):
+        grants.release()
+
+
+@pytest.mark.slow
+def test_release_that_was_not_confirmed_is_tried_again_for_as_long_as_the_grace_lasts(
+    side: Side, lf: Lockfast, proxy: Proxy, name: str
+) -> None:
+    client = side.client(proxy.url, timeout=0.2)
+    with client.lock(name, lease=1, grace=600, renew=False) as grant:
+        proxy.refuse()
+        proxy.cut_all()
+    late = grant.deadline + LOOK_S + 0.2
+    wait_until(lambda: now() > late, what="the lease to be over for long", timeout_s=PATIENCE_S)
+    proxy.accept()
+    wait_until(lambda: not lf.inspect(name).holders, what="the release to be heard", timeout_s=PATIENCE_S)

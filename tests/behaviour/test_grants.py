@@ -60,12 +60,30 @@ def test_two_releases_at_the_same_time_are_one(side: Side, proxy: Proxy, name: s
         late = proxy.when("EVALSHA", containing=grant.ticket).delay_reply()
         first = side.spawn(grant.release)
         late.wait_hit()  # the server has let it go, and the first does not know yet
+        late_too = proxy.when("EVALSHA", containing=grant.ticket).delay_reply()
         second = side.spawn(grant.release)
-        if side.name == "threads":
-            second.result()
+        late_too.wait_hit()
+        late_too.let_go()
         late.let_go()
         assert [first.error(), second.error()] == [None, None]
         assert not grant.lost
+
+
+def test_of_two_releases_at_the_same_time_one_tells_that_the_hold_had_gone(
+    side: Side, proxy: Proxy, other: Lockfast, name: str
+) -> None:
+    with side.client(proxy.url) as lf:
+        grant = lf.lock(name).acquire()
+        other.break_lock(name, reason="test")
+        late = proxy.when("EVALSHA", containing=grant.ticket).delay_reply()
+        first = side.spawn(grant.release)
+        late.wait_hit()
+        second = side.spawn(grant.release)
+        if side.name == "threads":
+            second.error()
+        late.let_go()
+        assert any(isinstance(one.error(), LeaseLost) for one in (first, second))
+        assert grant.lost
 
 
 def test_release_inside_the_block_is_enough(lf: Lockfast, name: str) -> None:

@@ -108,6 +108,7 @@ def test_any_hold_can_guard_for_the_server_knows_whose_it_is(
         ((("SET", "a", "1"), ("GET", "a", "b")), "wrong number of arguments for 'GET': 2"),
         ((("SET", "a", "1"), ("SET", "b")), "wrong number of arguments for 'SET': 1"),
         ((("SET", "a", "1"), ("MULTI",)), "'MULTI' cannot be a part"),
+        ((("SET", "a", "1"), ("select", 1)), "'select' cannot be a part"),
         ((("SET", "a", "1"), ("MGET", *["k"] * guarding.MAX_WORDS)), "5000 words"),
         ((("SET", "a", "1"), ()), "words"),
     ],

@@ -200,3 +200,45 @@ def test_adoption_that_never_hears_gives_back_what_it_took(side: Side, lf: Lockf
     with pytest.raises(Unreachable):
         client.adopt(text)
     wait_until(lambda: holder(lf, name) is None, what="the undo to run", timeout_s=PATIENCE_S)
+
+
+def test_hold_that_is_not_sure_is_given_back_when_its_export_is_not_answered(
+    side: Side, lf: Lockfast, proxy: Proxy, name: str
+) -> None:
+    client = side.client(proxy.url, timeout=0.4)
+    client.names()  # connected
+    lost = proxy.when("EVALSHA", containing=name).drop_reply_and_cut()
+    grant = client.lock(name, lease=60).acquire()
+    assert lost.hits == 1, "a request of it may still be under way, as far as the client knows"
+    silence = proxy.when("EVALSHA", containing=name, times=None).drop_reply()
+    with pytest.raises(LeaseLost, match="export"):
+        grant.export()
+    silence.cancel()
+    assert grant.lost
+    wait_until(lambda: holder(lf, name) is None, what="it to be given back", timeout_s=PATIENCE_S)
+
+
+def test_adoption_asks_for_no_more_than_what_is_left_of_the_bound(
+    side: Side, proxy: Proxy, lf: Lockfast, name: str
+) -> None:
+    client = side.client(proxy.url)
+    text = _with(lf.lock(name, lease=30, max_hold=60).acquire().export(), 7, 2000)
+    client.adopt(text)
+    (asked,) = proxy.seen("EVALSHA", containing=name)
+    assert 1900 < int(asked.arguments[7]) < 2100
+
+
+def test_break_takes_a_hold_that_is_adopted_in_this_moment(
+    side: Side, lf: Lockfast, other: Lockfast, proxy: Proxy, name: str
+) -> None:
+    text = lf.lock(name).acquire().export()
+    operator = side.client(proxy.url)
+    late = proxy.when("EVALSHA", containing="stuck for hours").delay_request()
+    breaks = side.spawn(operator.break_lock, name, reason="stuck for hours")
+    late.wait_hit()
+    adopted = other.adopt(text)
+    late.let_go()
+    breaks.result()
+    assert holder(lf, name) is None
+    with pytest.raises(LeaseLost):
+        adopted.extend()

@@ -8,6 +8,7 @@ import pytest
 
 from behaviour.queueing import PATIENCE_S, waiting
 from kit.servers import wait_until
+from lockfast.clock import now
 
 if TYPE_CHECKING:
     from kit.proxy import Proxy
@@ -134,3 +135,35 @@ def test_lost_push_connection_is_made_anew_by_who_waits_to_be_asked(
     server.command("CLIENT", "KILL", "TYPE", "pubsub")
     other.revoke(name)
     assert waits.result() is True
+
+
+@pytest.mark.slow
+def test_several_may_wait_to_be_asked_for_the_same_hold(side: Side, lf: Lockfast, other: Lockfast, name: str) -> None:
+    grant = lf.lock(name, lease=600).acquire()
+    waits = [side.spawn(grant.wait_revoked, timeout_s) for timeout_s in (0.2, 0.3)]
+    assert [one.result() for one in waits] == [False, False]
+    waits = [side.spawn(grant.wait_revoked, PATIENCE_S) for _ in range(3)]
+    other.revoke(name)
+    assert [one.result() for one in waits] == [True, True, True]
+
+
+@pytest.mark.slow
+def test_waiting_to_be_asked_does_not_prolong_a_hold_that_is_not_renewed(lf: Lockfast, name: str) -> None:
+    grant = lf.lock(name, lease=0.4, renew=False).acquire()
+    ends_at = grant.deadline + 0.1
+    while grant.held and now() < ends_at:
+        grant.wait_revoked(0.05)
+    assert grant.lost
+
+
+@pytest.mark.slow
+def test_waiting_to_be_asked_ends_by_the_clock_although_the_server_is_silent(
+    side: Side, proxy: Proxy, name: str
+) -> None:
+    client = side.client(proxy.url, timeout=10)
+    grant = client.lock(name, lease=60).acquire()
+    proxy.blackhole()
+    started = now()
+    assert grant.wait_revoked(0.1) is False
+    assert now() - started < 2, "not the patience of a request"
+    proxy.heal()

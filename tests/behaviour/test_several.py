@@ -14,6 +14,7 @@ from kit.sides import AsyncioSide
 from lockfast import LeaseLost, NotAcquired, NotHeld, Refused
 from lockfast.flows import several
 from lockfast.flows.asks import lock as lock_ask
+from lockfast.flows.effects import CallMany
 from lockfast.names import make
 from lockfast.sync import Lockfast as ThreadsLockfast
 
@@ -203,3 +204,17 @@ def test_order_is_the_same_for_everybody() -> None:
     asks = [lock_ask(make("lockfast", (each,)), 30) for each in ("b", "a", "c")]
     assert several.Asks(asks).order == [1, 0, 2]
     assert [ask.name.shown for ask in several.Asks(asks).in_order] == ["a", "b", "c"]
+
+
+def test_one_that_is_given_back_elsewhere_in_this_moment_does_not_keep_the_others(lf: Lockfast, name: str) -> None:
+    grants = bare(lf.locks(*names_of(name)).acquire())
+    holds = [grant._hold for grant in grants]
+    lf.break_lock(holds[1].ask.name.shown, reason="the server knows it no longer")
+    holds[1].state, holds[1].told = "released", True  # as another thread leaves it, between two looks of this one
+    flow = several.release(holds, bare(lf)._driver.keeper, bare(lf)._driver.env)
+    asked = flow.send(None)
+    assert isinstance(asked, CallMany)
+    assert [call.args[0] for call in asked.calls] == [holds[0].ticket, holds[2].ticket]
+    with pytest.raises(NotHeld):
+        flow.send([1, 1])
+    assert [hold.state for hold in holds] == ["released"] * 3

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.servers import wait_until
 from lockfast.clock import now
+from lockfast.drivers import hub_aio, hub_threads
+from lockfast.flows.effects import Env
 
 if TYPE_CHECKING:
     from faults.conftest import Eyes, StartActor
@@ -144,3 +148,21 @@ def test_frozen_waiter_that_is_granted_a_short_lease_is_passed_over_soon(
         eyes.wait_waiting(name, 1)  # it has found out, and queues again
         after.release()
         assert dead.answer()["fence"] > after.fence
+
+
+@pytest.mark.parametrize("kind", [hub_threads.Hub, hub_aio.Hub])
+def test_pushes_to_those_who_wait_are_kept_however_many_come_at_once(kind: Any) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        hub = kind(Env(now, lambda: 0.0, 1.0), "channel", None)
+        many = hub_threads.MAX_MAIL * 2
+        for number in range(many):
+            hub._sleepers[f"t{number}"] = threading.Event() if kind is hub_threads.Hub else loop.create_future()
+        for number in range(many):
+            hub._deliver([b"message", b"channel", f"grant t{number} 7".encode()])
+        assert len(hub._mail) == many
+        hub._sleepers.clear()
+        hub._deliver([b"message", b"channel", b"grant other 7"])
+        assert len(hub._mail) == hub_threads.MAX_MAIL, "what nobody waits for is bounded"
+    finally:
+        loop.close()

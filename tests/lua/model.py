@@ -62,7 +62,7 @@ class Model:
             return 1, hold.fence, hold.end - self.now, 0
         if weight > limit:
             return f"LIMIT {limit}"
-        if ticket in self.tombstones and max(self.tombstones.values()) > self.now:
+        if self.tombstones.get(ticket, 0) > self.now:
             return -1, self.fence, 0, 0
         if not self.queue and self.used + weight <= limit:
             self.limit = limit

@@ -242,3 +242,32 @@ def test_thousands_who_came_and_went_leave_one_small_key(rwlock: Named) -> None:
     assert wire.call("EXISTS", *rwlock.keys) == 1
     assert len(rwlock.state) < 100
     assert rwlock.admit("writer", weight=READERS).code == 1
+
+
+def test_release_that_lets_in_more_than_one_call_may_makes_the_next_ask_at_once(clocked: Scripts) -> None:
+    name = clocked.name("many", kind="rwlock", limit=READERS)
+    name.admit("writer", weight=READERS)
+    with listen(clocked, "ch") as listener:
+        for i in range(1003):
+            channel = "nobody" if 500 <= i < 503 else "ch"
+            clocked.wire.send(*name.admit_request(f"r{i}", channel=channel))
+            clocked.wire.read()
+        name.leave("writer")
+        first = pushes(listener)
+        assert first[-1] == "again r503 0", "the first that listens"
+        assert len(first) == 501
+        name.admit("r503", channel="ch")
+        more = pushes(listener)
+        assert more[-1] == "again r1000 0"
+        name.admit("r1000", channel="ch")
+        assert [push.split()[0] for push in pushes(listener)] == ["grant"] * 2
+    assert len(name.holders) == 1003
+
+
+def test_entries_that_were_deleted_by_hand_cost_their_owners_no_more_than_their_place(shared: Named) -> None:
+    shared.admit("a", weight=2)
+    shared.admit("next", weight=3)
+    shared.scripts.wire.call("DEL", shared.keys[2])
+    assert shared.admit("next", weight=3).position == 1
+    assert shared.admit("a", weight=2).position == 2, "nobody knows its fence any more"
+    assert shared.admit("next", weight=3).code == 1

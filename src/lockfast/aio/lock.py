@@ -220,8 +220,8 @@ class Grant(GrantView[Asyncio]):
     async def export(self) -> str:
         """A text by which another process goes on with this hold: `Lockfast.adopt(text)`. Here it is over, unreleased.
 
-        It is renewed once more, and not after that: adopt it before its lease ends. Raises what `extend` raises; then
-        it is still held here.
+        It is renewed once more, and not after that: adopt it before its lease ends. Raises what `extend` raises; then,
+        LeaseLost aside, it is still held here.
         """
         from lockfast.flows import handing
 

@@ -52,6 +52,8 @@ class Locks(LocksBase[Asyncio, Lock]):
                 await grants.release()
                 raise Misused("this client was closed while an acquire was waiting")
             for lock, hold in zip(self._locks, holds, strict=True):
+                if lock._max_hold_s is not None:
+                    hold.end_after(lock._max_hold_s)
                 lock._tell_when_lost(hold)
             return grants
         except BaseException:

@@ -91,7 +91,8 @@ class Hub:
             await woken
         finally:
             alarm.cancel()
-            del self._sleepers[ticket]
+            if self._sleepers.get(ticket) is woken:  # several may wait for what one hold is told
+                del self._sleepers[ticket]
         if self._closed:
             raise Misused("this client was closed while an acquire was waiting")
         return self._mail.pop(ticket, None)
@@ -100,7 +101,7 @@ class Hub:
         ticket, push = read_push(message)
         if push is None:
             return
-        if len(self._mail) >= MAX_MAIL:
+        while len(self._mail) >= MAX_MAIL + len(self._sleepers):  # what somebody waits for is not dropped
             self._mail.pop(next(iter(self._mail)))
         self._mail[ticket] = push
         sleeper = self._sleepers.get(ticket)

@@ -134,7 +134,7 @@ class Hub:
             return
 
     def _deliver(self, ticket: str, push: Push) -> None:
-        if len(self._mail) >= MAX_MAIL:
+        while len(self._mail) >= MAX_MAIL + len(self._sleepers):  # what somebody waits for is not dropped
             self._mail.pop(next(iter(self._mail)))
         self._mail[ticket] = push
         sleeper = self._sleepers.get(ticket)

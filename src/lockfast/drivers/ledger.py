@@ -61,8 +61,8 @@ class Ledger:
             pass  # released by somebody in the same moment
 
     def finish_one(self, hold: Hold, env: Env) -> Flow[None]:
-        """Try once more to have a release confirmed, unless its lease has ended by now."""
-        if self._now() >= hold.deadline + LOOK_S:
+        """Try once more to have a release confirmed, unless its lease and grace have ended by now."""
+        if self._now() >= hold.deadline + hold.ask.grace_ms / 1000 + LOOK_S:
             self.unconfirmed.pop(hold.ticket, None)
             return
         stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, sent_before=True)

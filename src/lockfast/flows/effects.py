@@ -66,7 +66,8 @@ class Listen:
 
 
 class Push(NamedTuple):
-    """What the server tells a waiter. kind: "grant" (number is the fence) or "refused" (number is the limit).
+    """What the server tells a waiter. kind: "grant" (number is the fence), "refused" (number is the limit) or "again"
+    (ask at once: there may be room). A holder: "wanted" (number is its fence).
 
     To those who watch: "leader", "over", "open", "tripped", "broken" (number is the fence of what it is about).
     """

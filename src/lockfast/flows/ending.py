@@ -48,14 +48,12 @@ def finish(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
     except GeneratorExit:
         raise
     except Unreachable as failure:
-        hold.leave_sent = hold.leave_sent or failure.sent
-        hold.leaving = False
+        hold.stop_leaving(failure.sent)
         if hold.why_lost:
             raise hold.loss() from failure
         raise
     except BaseException:
-        hold.leave_sent = True  # it may be on its way
-        hold.leaving = False
+        hold.stop_leaving(sent=True)  # it may be on its way
         keeper.finish(hold)
         raise
     end(hold, stood)

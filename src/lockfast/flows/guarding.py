@@ -133,7 +133,7 @@ def _learn(commands: list[Words], hold: Hold, env: Env) -> Flow[None]:
             raise ValueError(f"the server knows no command {_shown(words)}")
         if len(words) < abs(shape.arity) or len(words) > shape.arity > 0:
             raise ValueError(f"wrong number of arguments for {_shown(words)}: {len(words) - 1}")
-        if not shape.in_scripts:
+        if not shape.in_scripts or words[0].lower() == b"select":  # what has run is noted in this database
             raise ValueError(f"{_shown(words)} cannot be a part of a guard")
 
 

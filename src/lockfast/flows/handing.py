@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast import names
-from lockfast.errors import LeaseLost, LockfastError, NotHeld, Unreachable
+from lockfast.errors import LeaseLost, LockfastError, Unreachable
 from lockfast.flows import admission, renewal
 from lockfast.flows.asks import Ask
 from lockfast.flows.effects import Call, Listen, Sleep, Wait, backoff
@@ -56,11 +56,24 @@ def export(hold: Hold, prefix: str, new_ticket: str, env: Env) -> Flow[str]:
     """The text for whoever goes on with this hold, which is over here. Raises as renewal.extend does.
 
     A hold of which a request may still be under way goes over to a new ticket first: else, with nobody left to give
-    the old one up, that request would ask for a hold that nobody wants.
+    the old one up, that request would ask for a hold that nobody wants. If that is not answered, nobody knows which
+    ticket has it: it is given back and lost.
     """
+    hold.check()
     heir = new_ticket if hold.unsure else ""
-    yield from renewal.extend(hold, hold.lease_ms, env, heir=heir)
-    hold.hand_on()
+    try:
+        yield from renewal.extend(hold, hold.lease_ms, env, heir=heir)
+        hold.hand_on()
+    except GeneratorExit:
+        raise  # the process died here; nobody is left to tidy up
+    except BaseException as reason:
+        if not heir:
+            raise
+        hold.lose("its export was not answered")
+        yield from _give_back(hold.ask, heir, env)
+        if isinstance(reason, Unreachable):
+            hold.check()
+        raise
     ask = hold.ask
     parts = names.parts_of_key(prefix, ask.name.keys[0])
     assert parts is not None, "a name's first key is spelled with the client's prefix"
@@ -126,7 +139,8 @@ def adopt(told: Exported, ask: Ask, heir: str, env: Env) -> Flow[Held]:
     raises, and whatever is thrown in, what it may have taken over is given back.
     """
     gives_up_at = env.now() + env.timeout_s
-    bound = Bound(RENEW, ask.name, (ask.lease_ms + ask.grace_ms, renewal.AS_IT_IS, heir))
+    lease_ms = ask.lease_ms if told.max_hold_s is None else renewal.bounded(ask.lease_ms, told.max_hold_s)
+    bound = Bound(RENEW, ask.name, (lease_ms + ask.grace_ms, renewal.AS_IT_IS, heir))
     failures = 0
     try:
         while True:
@@ -149,13 +163,18 @@ def adopt(told: Exported, ask: Ask, heir: str, env: Env) -> Flow[Held]:
         raise  # the process died here; nobody is left to tidy up
     except BaseException as reason:
         if not (isinstance(reason, LeaseLost) and code == 0):
-            try:
-                yield Call(admission.leave_of(ask, True), (heir,), env.now() + admission.UNDO_S, behind=True)
-            except LockfastError:
-                pass  # the lease ends it
+            yield from _give_back(ask, heir, env)
         raise
     env.seen.learn(shown, told.fence)
     return told.fence, deadline, False
+
+
+def _give_back(ask: Ask, heir: str, env: Env) -> Flow[None]:
+    """Leave what may have gone over to `heir`, or may do so yet."""
+    try:
+        yield Call(admission.leave_of(ask, True), (heir,), env.now() + admission.UNDO_S, behind=True)
+    except LockfastError:
+        pass  # the lease ends it
 
 
 def revoke(name: Name, channels: str, env: Env) -> Flow[int]:
@@ -168,22 +187,30 @@ def wait_revoked(hold: Hold, until: float, env: Env) -> Flow[bool]:
     """Wait until the holder is asked to let go. False when `until` came first, or the hold has ended."""
     heard = 0  # the subscription since which nothing can have been missed
     while not hold.revoked and hold.held() and env.now() < until:
+        by = min(env.now() + env.attempt_s, max(until, env.now() + admission.UNDO_S))
         try:
-            subscription = yield Listen(env.now() + env.attempt_s)
-            if subscription and subscription != heard:
+            subscription = yield Listen(by)
+            if subscription != heard or not subscription:
+                yield from _ask_if_wanted(hold, by, env)  # asked before anybody listened?
                 heard = subscription
-                yield from renewal.extend(hold, hold.lease_ms, env)  # asked before anybody listened?
-                continue
+                if subscription:
+                    continue
         except Unreachable:
             yield Sleep(max(0.0, min(0.05 + 0.1 * env.jitter(), until - env.now())))
             continue
-        except (LeaseLost, NotHeld):
-            break
         wakes_at = min(until, env.now() + HEARTBEAT_S, hold.deadline)
-        if not subscription:  # pushes are not allowed here: renewals tell
+        if not subscription:  # pushes are not allowed here
             yield Sleep(max(0.0, min(admission.POLL_S, wakes_at - env.now())))
             continue
         push = yield Wait(hold.ticket, wakes_at)
         if push is not None and push.kind == "wanted":
             hold.revoke()
     return hold.revoked
+
+
+def _ask_if_wanted(hold: Hold, by: float, env: Env) -> Flow[None]:
+    """Learn what a renewal would tell, and prolong nothing: that is up to the holder."""
+    sent = env.now()
+    bound = Bound(RENEW, hold.ask.name, (1, renewal.AS_IT_IS, ""))
+    code, ms = yield Call(bound, (hold.fence, hold.ticket), by)
+    renewal.settle(hold, sent, code, ms)

@@ -68,11 +68,15 @@ def call(hold: Hold, moment: float, by: float, weight: int = AS_IT_IS, heir: str
     """The request that renews a hold: for its lease, or for what is left of the time that it may last in all."""
     lease_ms = hold.lease_ms
     if hold.max_hold_s is not None:
-        # As much more than is left as the margin takes away again, so that the hold is sure until just then.
-        left_ms = ceil((hold.ends_at - moment + MARGIN_S) / MARGIN_RATIO * 1000)
-        lease_ms = min(lease_ms, max(left_ms, 1))
+        lease_ms = bounded(lease_ms, hold.ends_at - moment)
     bound = Bound(RENEW, hold.ask.name, (lease_ms + hold.ask.grace_ms, weight, heir))
     return Call(bound, (hold.fence, hold.ticket), by)
+
+
+def bounded(lease_ms: int, left_s: float) -> int:
+    """The lease to ask for when the hold may last only `left_s` more."""
+    # As much more than is left as the margin takes away again, so that the hold is sure until just then.
+    return min(lease_ms, max(ceil((left_s + MARGIN_S) / MARGIN_RATIO * 1000), 1))
 
 
 def settle(hold: Hold, sent: float, code: int, ms: int) -> None:

@@ -219,11 +219,17 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
     asks: what they were acquired by.
     """
     begun: list[Hold] = []
+    failure: LockfastError | None = None
     try:
         for hold in holds:
-            if ending.begin(hold, keeper):
-                begun.append(hold)  # noqa: PERF401 - if one of them raises, those before it must be known
+            try:
+                if ending.begin(hold, keeper):
+                    begun.append(hold)
+            except LockfastError as error:  # given back elsewhere in this very moment: the others still have to be
+                failure = failure or error
         if not begun:
+            if failure is not None:
+                raise failure
             return
         by = env.now() + env.attempt_s
         give = asks.give({hold.ask: hold for hold in begun}, by) if asks is not None else None
@@ -236,18 +242,17 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
         raise
     except BaseException:
         for hold in begun:
-            hold.leave_sent = True
+            hold.stop_leaving(sent=True)
             keeper.finish(hold)
         raise
-    failure: LockfastError | None = None
     for hold, reply in zip(begun, replies, strict=True):
         if isinstance(reply, LockfastError):
-            hold.leave_sent = True
+            hold.stop_leaving(sent=True)
             keeper.finish(hold)
             failure = failure or reply
             continue
         try:
-            ending.end(hold, stood=reply == 1 or hold.leave_sent)
+            ending.end(hold, stood=reply == 1)
         except LockfastError as loss:
             failure = loss
     if failure is not None:

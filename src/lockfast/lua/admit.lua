@@ -64,10 +64,14 @@ if holder == ticket then
 end
 if used > 0 and holder == '-' then
   local lease_end = redis.call('ZSCORE', KEYS[4], ticket)
-  if lease_end then
+  local entry = lease_end and redis.call('HGET', KEYS[3], ticket)
+  if entry then
     if changed then save() end
-    local own_fence = string.match(redis.call('HGET', KEYS[3], ticket), '^(%d+) ')
+    local own_fence = string.match(entry, '^(%d+) ')
     return {1, tonumber(own_fence), tonumber(lease_end) - now, 0}
+  elseif lease_end then -- its fence was evicted or deleted by hand: it asks anew
+    forget_shared(ticket)
+    changed = true
   end
 end
 
@@ -76,7 +80,7 @@ if weight > limit then
   return redis.error_reply(string.format('LOCKFASTLIMIT %d', limit))
 end
 
-if tombs > now and redis.call('ZSCORE', KEYS[5], ticket) then
+if tombs > now and tonumber(redis.call('ZSCORE', KEYS[5], ticket) or 0) > now then
   if changed then save() end
   return {-1, fence, 0, 0}
 end

@@ -147,7 +147,7 @@ local function settle(asker)
         string.match(entry, '^(%d+) (%d+) (%d+) %d+ (%d+) (%S+) (.*)$')
       place_end, weight, lease, seen = place_end + 0, weight + 0, lease + 0, seen + 0
     end
-    if place_end <= now and ticket ~= asker then
+    if not entry or (place_end <= now and ticket ~= asker) then -- without an entry: evicted, nobody knows what it wants
       forget_place(ticket)
     elseif weight > limit then -- the limit was lowered while it waited
       forget_place(ticket)
@@ -166,6 +166,14 @@ local function settle(asker)
       hold(ticket, weight, lease_end, seen, owner)
     end
     changed = true
+  end
+  if steps == SWEEP and waiting > 0 and used < limit then -- somebody must ask, so that this goes on at once: the first that hears it
+    local next_ones = redis.call('ZRANGE', KEYS[2], 0, 9)
+    for i = 1, #next_ones do
+      local channel = string.match(redis.call('HGET', KEYS[3], next_ones[i]) or '', '^%d+ %d+ %d+ %d+ %d+ (%S+) ')
+      local heard = channel and redis.pcall('PUBLISH', channel, 'again ' .. next_ones[i] .. ' 0')
+      if type(heard) == 'number' and heard > 0 then break end
+    end
   end
   return changed
 end
