@@ -162,3 +162,25 @@ def test_tasks_do_not_enter_a_name_that_only_looks_like_theirs(aside: AsyncioSid
                 pass
 
     aside.run(work())
+
+
+def test_refusal_says_which_name_it_is_about_and_what_would_help(lf: Lockfast, other: Lockfast, name: str) -> None:
+    permit = lf.semaphore(name, limit=2).acquire()
+    with pytest.raises(Refused, match=f"'{name}' is in use as a semaphore with limit 2: choose another name"):
+        other.lock(name).try_acquire()
+    with pytest.raises(Refused, match=f"'{name}' is in use as a semaphore with limit 2: name that limit"):
+        other.semaphore(name, limit=3).try_acquire()
+    with pytest.raises(Refused, match=f"'{name}' has a limit of 2"):
+        other.semaphore(name, permits=3).try_acquire()
+    permit.release()
+
+
+def test_several_of_which_one_is_refused_hold_nothing_when_they_say_so(
+    lf: Lockfast, other: Lockfast, name: str
+) -> None:
+    permit = lf.semaphore(f"{name}-1", limit=2).acquire()
+    for names in ((f"{name}-0", f"{name}-1", f"{name}-9"), (f"{name}-1", f"{name}-9")):
+        with pytest.raises(Refused, match=f"{name}-1"):
+            other.locks(*names).acquire()
+        assert [lf.inspect(each).holders for each in names if not each.endswith("1")] == [()] * (len(names) - 1)
+    permit.release()

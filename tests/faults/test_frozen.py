@@ -9,7 +9,7 @@ import pytest
 
 from kit.servers import wait_until
 from lockfast.clock import now
-from lockfast.errors import LockfastError, Unreachable
+from lockfast.errors import LeaseLost, LockfastError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,3 +164,15 @@ def test_release_on_a_frozen_server_ends_in_time_and_works_again_after(
         grant.release()
         assert not grant.lost
         assert eyes_on(server).is_free("name")
+
+
+def test_who_has_lost_a_hold_is_not_kept_by_its_release(fresh_server: FreshServer, side: Side) -> None:
+    server = fresh_server()
+    with side.client(server.url, timeout=5) as lf:
+        grant = lf.lock("slow", lease=0.3).acquire()
+        server.pause()
+        assert grant.wait_lost(10)
+        outcome, took_s = timed(grant.release)
+        assert isinstance(outcome, LeaseLost)
+        assert took_s < 0.25 + NOISE_S
+        server.resume()

@@ -70,8 +70,8 @@ class Asyncio:
         if self._loop is loop and not self.closed:
             return
         if self._loop is not None and self._loop is not loop:
-            state = "closed" if self._loop.is_closed() else "another"
-            raise Misused(f"this client belongs to a {state} event loop: make one in each loop")
+            state = "a closed" if self._loop.is_closed() else "another"
+            raise Misused(f"this client belongs to {state} event loop: make one in each loop")
         if self.closed:
             raise Misused("this client is closed")
         self._loop = loop
@@ -121,7 +121,7 @@ class Asyncio:
         if not ending.begin(hold, keeper, moment):
             return
         lane = self._link
-        if hold.unsure or lane is None or not lane.usable:
+        if hold.unsure or hold.why_lost or lane is None or not lane.usable:
             await self.run(ending.finish(hold, keeper, env))
             return
         answer: Any = None
@@ -190,7 +190,7 @@ class Asyncio:
         if wire.is_noscript(reply):
             answer = await link.request(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
-            raise wire.failure(answer, link.where)
+            raise wire.failure(answer, link.where, bound)
         return answer
 
     def _undo(self, call: Call, lane: Link | None) -> asyncio.Future[Any]:

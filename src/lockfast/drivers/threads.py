@@ -101,7 +101,7 @@ class Threads:
         moment = now()
         if not ending.begin(hold, keeper, moment):
             return
-        if hold.unsure:
+        if hold.unsure or hold.why_lost:
             self.run(ending.finish(hold, keeper, env))
             return
         lane: Connection | None = None
@@ -250,7 +250,7 @@ class Threads:
         if wire.is_noscript(reply):
             answer = connection.call(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
-            raise wire.failure(answer, connection.where)
+            raise wire.failure(answer, connection.where, bound)
         return answer
 
     def _perform(self, effect: Effect) -> Any:
@@ -280,7 +280,10 @@ class Threads:
             self._close_free()  # as in _call
             raise
         self._give_back(connection)
-        return [wire.failure(r, connection.where) if isinstance(r, wire.ReplyError) else r for r in replies]
+        return [
+            wire.failure(reply, connection.where, call.bound) if isinstance(reply, wire.ReplyError) else reply
+            for call, reply in zip(effect.calls, replies, strict=True)
+        ]
 
     def _command(self, effect: Command) -> Any:
         connection = self._take(effect.by)

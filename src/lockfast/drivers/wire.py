@@ -123,24 +123,29 @@ def is_noscript(reply: object) -> bool:
     return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
 
 
-def failure(reply: Exception, where: str) -> LockfastError:
-    """What an error reply means to the caller, with the server's own words in it."""
+def failure(reply: Exception, where: str, bound: Bound | None = None) -> LockfastError:
+    """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked."""
     words = str(reply)
+    name = "this name" if bound is None else repr(bound.name.shown)
     code = words.partition(" ")[0]
     if code in PASSING or "max number of clients" in words:
         return Unreachable(f"{where} answers {words!r}", sent=False)
     if code == "LOCKFASTKIND":
         _, kind, limit = words.split(" ")
         use, step = _NUMBERED.get(kind, (_KINDS.get(kind, kind), "choose another name"))
-        return Refused(f"this name is in use as {use.format(limit)}: {step}", code="KIND")
+        if bound is not None and bound.args[:1] != (kind,):  # asked for as something else: no number helps
+            step = "choose another name"
+        return Refused(f"{name} is in use as {use.format(limit)}: {step}", code="KIND")
     if code == "LOCKFASTLIMIT":
         limit = words.partition(" ")[2]
         if limit == "0":
-            return Refused("this semaphore has no limit yet: name one, or resize() it first", code="LIMIT")
-        return Refused(f"this semaphore has a limit of {limit}, which is less than was asked for", code="LIMIT")
+            words = f"the semaphore {name} has no limit yet: name one (limit=…), or resize() it first"
+            return Refused(words, code="LIMIT")
+        words = f"the semaphore {name} has a limit of {limit}, which is less than was asked for"
+        return Refused(words, code="LIMIT")
     if code == "LOCKFASTFORMAT":
         return Refused(
-            f"the key of this name holds something that this version of Lockfast does not know: {words[15:]!r}",
+            f"the key of {name} holds something that this version of Lockfast does not know: {words[15:]!r}",
             code="FORMAT",
         )
     if "invalid password" in words or "invalid username-password" in words:

@@ -105,7 +105,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             if code == -1:
                 raise Refused(f"{name.shown!r}: this acquire was broken by an operator", code="BROKEN")
             if position == 0 or heard_at >= ends_at:
-                raise NotAcquired(_busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
+                raise NotAcquired(busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 
             asks_by = ends_at if watch is None else (yield from watch.look(ask, ticket, ends_at, env))
             push = yield from _wait(ticket, position, ms, asks_by, listening, env)
@@ -185,7 +185,8 @@ def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env)
     return min(started + patience_s, heard_at + max(silence_s, env.timeout_s))
 
 
-def _busy(name: str, wait_s: float | None) -> str:
+def busy(name: str, wait_s: float | None) -> str:
+    """What is said when somebody else has it."""
     if not wait_s:
         return f"{name!r} is held by another"
     return f"{name!r} was held by others for the {wait_s:g} s that the caller was willing to wait"
@@ -195,13 +196,17 @@ def leave_of(ask: Ask, unsure: bool) -> Bound:
     return Bound(LEAVE, ask.name, (max(ask.lease_ms + ask.grace_ms, TOMBSTONE_MS), 1, "")) if unsure else ask.leave
 
 
-def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> Flow[bool]:
+def leave(
+    ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool, patience_s: float | None = None
+) -> Flow[bool]:
     """Give a hold back and hand it on. True when it stood until now; retried within the client's time-out.
 
-    sent_before: a `leave` of this ticket may have run already, so finding nothing is a success too.
+    sent_before: a `leave` of this ticket may have run already, so finding nothing is a success too. patience_s: give up
+    after this, instead of the client's time-out.
     """
     started = env.now()
-    by = started + env.attempt_s
+    gives_up_at = started + (env.timeout_s if patience_s is None else patience_s)
+    by = min(started + env.attempt_s, gives_up_at)
     bound = leave_of(ask, unsure)
     failures = 0
     while True:
@@ -210,7 +215,6 @@ def leave(ask: Ask, ticket: str, unsure: bool, env: Env, sent_before: bool) -> F
         except Unreachable as failure:
             sent_before = sent_before or failure.sent
             failures += 1
-            gives_up_at = started + env.timeout_s
             if env.now() >= gives_up_at:
                 raise Unreachable(f"{failure} (release of {ask.name.shown!r})", sent=sent_before) from failure
             yield backoff(failures, gives_up_at, env)

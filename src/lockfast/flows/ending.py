@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from lockfast.errors import LeaseLost, Unreachable
-from lockfast.flows.admission import leave
+from lockfast.flows.admission import UNDO_S, leave
 
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
@@ -41,15 +41,18 @@ def finish(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
     """The rest of a release.
 
     Whatever ends this early, the ticket is kept until the server has confirmed: the caller may try again, and after
-    an interrupt the keeper does.
+    an interrupt the keeper does. Who has lost it must hear so soon: the server is asked for a moment only, and the
+    keeper goes on.
     """
+    patience_s = UNDO_S if hold.why_lost else None
     try:
-        stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, hold.leave_sent)
+        stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, hold.leave_sent, patience_s)
     except GeneratorExit:
         raise
     except Unreachable as failure:
         hold.stop_leaving(failure.sent)
         if hold.why_lost:
+            keeper.finish(hold)
             raise hold.loss() from failure
         raise
     except BaseException:

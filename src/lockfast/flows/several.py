@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lockfast.errors import LockfastError, NotAcquired, Unreachable
+from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import ADMIT_ALL, LEAVE_ALL, Bound
@@ -99,10 +99,14 @@ def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[
             if ask in holds:
                 continue
             if wait_s == 0:
-                raise NotAcquired(f"{ask.name.shown!r} is held by another", name=ask.name.shown)
+                raise NotAcquired(admission.busy(ask.name.shown, 0.0), name=ask.name.shown)
             left_s = None if wait_s is None else max(wait_s - (env.now() - started), 0.0)
             ticket = holder.new_ticket()
-            held = yield from admission.acquire(ask, ticket, left_s, env)
+            try:
+                held = yield from admission.acquire(ask, ticket, left_s, env)
+            except NotAcquired as failure:
+                words = admission.busy(ask.name.shown, wait_s)
+                raise NotAcquired(words, name=ask.name.shown, waited_s=wait_s or 0.0) from failure
             holds[ask] = holder.keep(ask, ticket, held)
         for hold in holds.values():
             hold.check()  # the first may have been lost while the last was waited for
@@ -112,7 +116,7 @@ def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[
         return found  # type: ignore[return-value]  # every place is filled: `order` has each of them
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up
-    except NotAcquired:
+    except (NotAcquired, Refused):
         yield from _drop(list(holds.values()), holder.keeper, env)
         raise
     except BaseException:
@@ -168,11 +172,9 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
         in_a_row = False
         if held is not None or unsure or _is_granted(reply):
             spare.append(holder.keep(ask, ticket, held or _unknown(ask, unsure, env)))
-    if refusal is not None:
-        for hold in spare:
-            give_back(hold, holder.keeper)
-        raise refusal
     yield from _drop(spare, holder.keeper, env)
+    if refusal is not None:
+        raise refusal
 
 
 def _held(ask: Ask, reply: Any, sent_at: float, unsure: bool, env: Env) -> Held | None:

@@ -128,7 +128,7 @@ class Runner:
         env, keeper, frame = self.client.env, self.client.keeper, Frame()
         if not ending.begin(hold, keeper):
             return
-        if hold.unsure or not self.lines[0].ready:
+        if hold.unsure or hold.why_lost or not self.lines[0].ready:
             yield from self.run(ending.finish(hold, keeper, env))
             return
         answer: Any = None
