@@ -144,3 +144,16 @@ def test_frozen_waiter_that_is_granted_a_short_lease_is_passed_over_soon(
         eyes.wait_waiting(name, 1)  # it has found out, and queues again
         after.release()
         assert dead.answer()["fence"] > after.fence
+
+
+def test_server_that_is_busy_when_a_waiter_subscribes_is_asked_again(
+    server: Server, proxy: Proxy, side: Side, name: str
+) -> None:
+    """Only who has no right to subscribe polls from then on."""
+    with side.client(server.url) as holder, side.client(proxy.url) as lf:
+        grant = holder.lock(name, lease=30).acquire()
+        proxy.when("SUBSCRIBE").inject_reply(b"-BUSY Valkey is busy running a script.\r\n")
+        waiting = side.spawn(lf.lock(name, lease=30).acquire, wait=20)
+        proxy.wait_until(lambda: any(asked.answered for asked in proxy.seen("SUBSCRIBE")[1:]))
+        grant.release()
+        waiting.result().release()
