@@ -97,15 +97,20 @@ class Campaign(Lock):
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            hold = driver.run(election.campaign(self._ask, wait_s, driver.env, _Holder((self,), driver)))
-            if self._max_hold_s is not None:
-                hold.end_after(self._max_hold_s)
-            leadership = Leadership(hold, driver)
-            if driver.closing:  # closed in this very moment: nobody could resign later
-                leadership.release()
-                raise Misused("this client was closed while an acquire was waiting")
-            self._tell_when_lost(hold)
-            return leadership
+            holder = _Holder((self,), driver)
+            hold = driver.run(election.campaign(self._ask, wait_s, driver.env, holder))
+            try:
+                if self._max_hold_s is not None:
+                    hold.end_after(self._max_hold_s)
+                leadership = Leadership(hold, driver)
+                if driver.closing:  # closed in this very moment: nobody could resign later
+                    leadership.release()
+                    raise Misused("this client was closed while an acquire was waiting")
+                self._tell_when_lost(hold)
+                return leadership
+            except BaseException:  # interrupted: what is renewed and in nobody's hands would never end
+                holder.give_back(hold)
+                raise
         finally:  # last: `close()` gives back what the keeper knows once nobody is acquiring
             driver.acquiring.discard(mark)
 

@@ -71,14 +71,20 @@ class Locks:
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            holds = driver.run(several.acquire(asks, wait_s, driver.env, _Holder(self._locks, driver)))
-            grants = Grants(tuple(lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)), driver)
-            if driver.closing:
-                grants.release()
-                raise Misused("this client was closed while an acquire was waiting")
-            for lock, hold in zip(self._locks, holds, strict=True):
-                lock._tell_when_lost(hold)
-            return grants
+            holder = _Holder(self._locks, driver)
+            holds = driver.run(several.acquire(asks, wait_s, driver.env, holder))
+            try:
+                grants = Grants(tuple(lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)), driver)
+                if driver.closing:
+                    grants.release()
+                    raise Misused("this client was closed while an acquire was waiting")
+                for lock, hold in zip(self._locks, holds, strict=True):
+                    lock._tell_when_lost(hold)
+                return grants
+            except BaseException:  # interrupted: what is renewed and in nobody's hands would never end
+                for hold in holds:
+                    holder.give_back(hold)
+                raise
         finally:
             driver.acquiring.discard(mark)
 
@@ -165,7 +171,11 @@ class _Holder:
 
     def keep(self, ask: Ask, ticket: str, held: Held) -> Hold:
         hold = Hold(ask, ticket, held, self._driver.era, self._renews[id(ask)])
-        self._driver.keeper.watch(hold)
+        try:
+            self._driver.keeper.watch(hold)
+        except BaseException:  # interrupted: what is renewed and in nobody's hands would never end
+            self.give_back(hold)
+            raise
         return hold
 
     def give_back(self, hold: Hold) -> None:
