@@ -307,3 +307,14 @@ def test_on_lost_is_called_with_the_leadership(lf: Lockfast, name: str) -> None:
     leadership = lf.election(name, lease=0.1, renew=False, on_lost=told.append).campaign().acquire()
     wait_until(lambda: told, what="on_lost", timeout_s=PATIENCE_S)
     assert told[0].fence == leadership.fence
+
+
+def test_observers_that_went_without_a_word_are_forgotten_by_those_that_come(
+    server: Server, lf: Lockfast, name: str
+) -> None:
+    """Under a leader that never changes, too: whoever looks once and goes must not leave something for ever."""
+    watchers = f"lockfast:{{{name}}}:watchers"
+    server.command("ZADD", watchers, 1, "dead.1.1 lockfast:push:dead", 2, "dead.1.2 lockfast:push:dead")
+    with lf.election(name).observe() as states:
+        assert next(states) is None
+        assert server.command("ZCARD", watchers) == 1

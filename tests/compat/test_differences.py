@@ -23,7 +23,7 @@ from behaviour.test_fork import in_child
 from kit.leaks import no_leaks
 from kit.servers import wait_until
 from kit.sides import AsyncioSide
-from lockfast import Lockfast, Misused
+from lockfast import Lockfast
 from lockfast.compat import clients
 from lockfast.compat.shape import Token
 
@@ -307,7 +307,7 @@ def test_tokens_of_tasks_that_ended_do_not_pile_up(valkey_server: Server, name: 
                 lock.local.token = token
 
             for _ in range(3 * lockfast.compat.aio.MAX_LEFT):
-                await asyncio.create_task(hold(Token(b"held", grant)))
+                await asyncio.create_task(hold(Token(b"held", grant, None)))
             assert len(lock.local._entries) <= lockfast.compat.aio.MAX_LEFT + 2
 
     asyncio.run(work())
@@ -325,11 +325,30 @@ def test_bare_bytes_of_a_token_are_no_proof(ours: Locks, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_forked_child_extends_what_it_acquired_itself(valkey_server: Server, name: str) -> None:
+    """Also by an object that a thread of the parent was extending its own hold with when the process was forked."""
+    with redis.Redis.from_url(valkey_server.url) as client:
+        lock = lockfast.compat.Lock(client, name, timeout=20)
+        lock.acquire()
+        lock.local.token.extending.acquire()  # as if another thread were in the middle of it
+
+        def child() -> None:
+            with Lockfast(valkey_server.url) as spy:
+                spy.break_lock(name, reason="a test")
+            lock.acquire()
+            lock.extend(10)
+            lock.release()
+
+        in_child(child)
+        lockfast.compat.close(client)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_forked_child_does_not_release_the_lock_of_its_parent(valkey_server: Server, name: str) -> None:
     with redis.Redis.from_url(valkey_server.url) as client:
         lock = lockfast.compat.Lock(client, name, timeout=20)
         lock.acquire()
-        lock._extending.acquire()  # as if another thread were in the middle of it
+        lock.local.token.extending.acquire()  # as if another thread were in the middle of it
         clients._mutex.acquire()
 
         def child() -> None:
@@ -342,7 +361,7 @@ def test_forked_child_does_not_release_the_lock_of_its_parent(valkey_server: Ser
 
         in_child(child)
         clients._mutex.release()
-        lock._extending.release()
+        lock.local.token.extending.release()
         assert lock.owned()
         lock.release()
         lockfast.compat.close(client)
@@ -372,8 +391,8 @@ def test_closing_leaves_locks_with_a_timeout_to_their_end(ours: Locks, name: str
     lock.acquire()
     close(ours)
     assert ours.left_s(name) > 15
-    with pytest.raises(Misused):
-        lock.release()  # the hold was acquired by the client that is closed
+    lock.release()  # by a client that is made anew
+    assert ours.left_s(name) == 0
 
 
 def close(locks: Locks) -> None:
@@ -446,3 +465,31 @@ def test_client_is_closed_with_its_loop(valkey_server: Server, name: str) -> Non
         wait_until(lambda: valkey_server.connections() == before, what="closed")
     with Lockfast(valkey_server.url) as lf:
         assert not lf.inspect(name).holders
+
+
+def test_lock_with_a_timeout_is_released_and_extended_after_the_client_was_closed(ours: Locks, name: str) -> None:
+    """It outlives the connections that it was acquired over, as with redis-py."""
+    lock = ours(name, timeout=20, thread_local=False)
+    lock.acquire()
+    close(ours)
+    lock.extend(20)
+    assert ours.left_s(name) > 30
+    close(ours)
+    lock.release()
+    assert not lock.locked()
+    with ours(name, timeout=20, thread_local=False):
+        close(ours)
+    assert not lock.locked()
+
+
+def test_lock_with_a_timeout_is_released_in_a_later_loop(valkey_server: Server, name: str) -> None:
+    client = redis.asyncio.Redis.from_url(valkey_server.url)
+    lock = lockfast.compat.aio.Lock(client, name, timeout=20, thread_local=False)
+
+    async def release() -> None:
+        await lock.release()
+        assert not await lock.locked()
+        await client.aclose()
+
+    asyncio.run(lock.acquire())
+    asyncio.run(release())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.servers import wait_until
-from lockfast import LeaseLost
+from lockfast import LeaseLost, Misused
 from lockfast import Lockfast as ThreadsLockfast
 from lockfast.aio import Lockfast
 from lockfast.compat import tasks
@@ -249,3 +249,19 @@ def test_call_shapes_are_those_of_asyncio(kind: str) -> None:
             parameters.pop(own, None)
         expected = inspect.signature(there).parameters
         assert [(p.name, p.default) for p in parameters.values()] == [(p.name, p.default) for p in expected.values()]
+
+
+def test_release_in_another_loop_is_refused_and_takes_nothing(valkey_server: Server, name: str) -> None:
+    with asyncio.Runner() as runner:
+        lf = Lockfast(valkey_server.url)
+        lock = tasks.Lock(lf, name)
+        runner.run(lock.acquire())
+
+        async def release() -> None:
+            lock.release()
+
+        with pytest.raises(Misused, match="another event loop"):
+            asyncio.run(release())
+        assert lock.locked()
+        runner.run(release())
+        runner.run(lf.aclose())

@@ -12,7 +12,7 @@ import pytest
 from kit.servers import wait_until
 from lockfast.clock import now
 from lockfast.drivers import hub_aio, hub_threads
-from lockfast.flows.effects import Env
+from lockfast.flows.effects import Env, Push
 
 if TYPE_CHECKING:
     from faults.conftest import Eyes, StartActor
@@ -150,6 +150,13 @@ def test_frozen_waiter_that_is_granted_a_short_lease_is_passed_over_soon(
         assert dead.answer()["fence"] > after.fence
 
 
+def _push_to(hub: Any, ticket: str) -> None:
+    if isinstance(hub, hub_threads.Hub):
+        hub._deliver(ticket, Push("grant", 7))
+    else:
+        hub._deliver([b"message", b"channel", f"grant {ticket} 7".encode()])
+
+
 @pytest.mark.parametrize("kind", [hub_threads.Hub, hub_aio.Hub])
 def test_pushes_to_those_who_wait_are_kept_however_many_come_at_once(kind: Any) -> None:
     loop = asyncio.new_event_loop()
@@ -159,10 +166,23 @@ def test_pushes_to_those_who_wait_are_kept_however_many_come_at_once(kind: Any) 
         for number in range(many):
             hub._sleepers[f"t{number}"] = threading.Event() if kind is hub_threads.Hub else loop.create_future()
         for number in range(many):
-            hub._deliver([b"message", b"channel", f"grant t{number} 7".encode()])
+            _push_to(hub, f"t{number}")
         assert len(hub._mail) == many
         hub._sleepers.clear()
-        hub._deliver([b"message", b"channel", b"grant other 7"])
+        _push_to(hub, "other")
         assert len(hub._mail) == hub_threads.MAX_MAIL, "what nobody waits for is bounded"
     finally:
         loop.close()
+
+
+def test_server_that_is_busy_when_a_waiter_subscribes_is_asked_again(
+    server: Server, proxy: Proxy, side: Side, name: str
+) -> None:
+    """Only who has no right to subscribe polls from then on."""
+    with side.client(server.url) as holder, side.client(proxy.url) as lf:
+        grant = holder.lock(name, lease=30).acquire()
+        proxy.when("SUBSCRIBE").inject_reply(b"-BUSY Valkey is busy running a script.\r\n")
+        waiting = side.spawn(lf.lock(name, lease=30).acquire, wait=20)
+        proxy.wait_until(lambda: any(asked.answered for asked in proxy.seen("SUBSCRIBE")[1:]))
+        grant.release()
+        waiting.result().release()

@@ -323,7 +323,8 @@ class ElectionMachine(Machine):
         fence, ms, _, text = self.name.observe(ticket, watch)
         assert (fence, text.decode()) == self.leader()
         assert ms == (self.end - self.now if self.holder and self.end > self.now else 0)
-        if watch:
+        if watch:  # and those who went without a word are forgotten
+            self.observers = {one: end for one, end in self.observers.items() if end > self.now}
             self.observers[ticket] = self.now + watch
         elif self.observers.pop(ticket, None) is not None:
             self.expected.add(("over", ticket))

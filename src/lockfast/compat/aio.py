@@ -7,6 +7,7 @@ import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from lockfast.aio import Grant
 from lockfast.compat import clients_aio
 from lockfast.compat.clients_aio import aclose
 from lockfast.compat.shape import Shape, Token
@@ -74,7 +75,6 @@ class Lock(Shape):
 
     def _begin(self) -> None:
         self.local = TaskTokens() if self.thread_local else SimpleNamespace(token=None)
-        self._extending = asyncio.Lock()  # one after the other, or the later would not count
         self._native: tuple[Lockfast, Native] | None = None
 
     async def acquire(
@@ -114,7 +114,7 @@ class Lock(Shape):
         Raises LockError when there is nothing to release, LockNotOwnedError when the lock had been lost before, and
         ConnectionError when the server did not confirm; it can then be called again. So it can when it is cancelled.
         """
-        grant = self._to_release()
+        grant = await self._within_reach(self._to_release())
         try:
             await grant.release()
         except (LeaseLost, NotHeld) as failure:
@@ -129,15 +129,16 @@ class Lock(Shape):
 
         Raises LockError for a lock that is not held or has no timeout, LockNotOwnedError when it was lost.
         """
-        grant = self._to_extend("extend")
-        async with self._extending:
+        token = self._to_extend("extend")
+        async with token.extending:
+            grant = await self._within_reach(token)
             return await self._extend(grant, self._extended_s(grant, additional_time, replace_ttl), "extend")
 
     async def reacquire(self) -> Literal[True]:
         """Have at least the whole timeout left. Raises what `extend` does."""
-        grant = self._to_extend("reacquire")
-        async with self._extending:
-            return await self._extend(grant, self._lease_s, "reacquire")
+        token = self._to_extend("reacquire")
+        async with token.extending:
+            return await self._extend(await self._within_reach(token), self._lease_s, "reacquire")
 
     async def __aenter__(self) -> Self:
         if await self.acquire():
@@ -145,7 +146,7 @@ class Lock(Shape):
         raise self._lock_error("Unable to acquire lock within the time specified")
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        grant = self.grant
+        token = self.local.token
         try:
             await self.release()
         except self._exceptions().LockError as failure:
@@ -154,7 +155,19 @@ class Lock(Shape):
         except self._exceptions().ConnectionError:
             # The body ran under the lock to its end. The keeper goes on trying until the lease ends it.
             self.local.token = None
-            grant._driver.keeper.finish(grant._hold)
+            token.grant._driver.keeper.finish(token.grant._hold)
+
+    async def _within_reach(self, token: Token) -> Grant:
+        """The grant of a token, on a client that is open: a hold with a timeout outlives the one it was acquired by."""
+        driver = token.grant._driver
+        if driver.closing or driver._loop.is_closed():
+            lf, _ = await self._lock()
+            token.grant = Grant(token.grant._hold, lf._driver)
+        grant: Grant = token.grant  # type: ignore[assignment]  # of this side, as all that are made here
+        return grant
+
+    def _new_mutex(self) -> Any:
+        return asyncio.Lock()
 
     async def _extend(self, grant: Any, lease_s: float, verb: str) -> Literal[True]:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from lockfast.compat import clients
 from lockfast.compat.shape import Shape, Token
 from lockfast.errors import LeaseLost, NotAcquired, NotHeld, Refused, Unreachable
+from lockfast.sync import Grant
 
 if TYPE_CHECKING:
     from lockfast.sync import Lock as Native
@@ -30,7 +31,6 @@ class Lock(Shape):
 
     def _begin(self) -> None:
         self.local = ThreadTokens() if self.thread_local else SimpleNamespace(token=None)
-        self._extending = threading.Lock()  # one after the other, or the later would not count
         self._native: tuple[Lockfast, Native] | None = None
         self._lock()
 
@@ -71,7 +71,7 @@ class Lock(Shape):
         Raises LockError when there is nothing to release, LockNotOwnedError when the lock had been lost before, and
         ConnectionError when the server did not confirm; it can then be called again.
         """
-        grant = self._to_release()
+        grant = self._within_reach(self._to_release())
         try:
             grant.release()
         except (LeaseLost, NotHeld) as failure:
@@ -86,15 +86,16 @@ class Lock(Shape):
 
         Raises LockError for a lock that is not held or has no timeout, LockNotOwnedError when it was lost.
         """
-        grant = self._to_extend("extend")
-        with self._extending:
+        token = self._to_extend("extend")
+        with token.extending:
+            grant = self._within_reach(token)
             return self._extend(grant, self._extended_s(grant, additional_time, replace_ttl), "extend")
 
     def reacquire(self) -> Literal[True]:
         """Have at least the whole timeout left. Raises what `extend` does."""
-        grant = self._to_extend("reacquire")
-        with self._extending:
-            return self._extend(grant, self._lease_s, "reacquire")
+        token = self._to_extend("reacquire")
+        with token.extending:
+            return self._extend(self._within_reach(token), self._lease_s, "reacquire")
 
     def __enter__(self) -> Self:
         if self.acquire():
@@ -102,7 +103,7 @@ class Lock(Shape):
         raise self._lock_error("Unable to acquire lock within the time specified")
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        grant = self.grant
+        token = self.local.token
         try:
             self.release()
         except self._exceptions().LockError as failure:
@@ -111,7 +112,17 @@ class Lock(Shape):
         except self._exceptions().ConnectionError:
             # The body ran under the lock to its end. The keeper goes on trying until the lease ends it.
             self.local.token = None
-            grant._driver.keeper.finish(grant._hold)
+            token.grant._driver.keeper.finish(token.grant._hold)
+
+    def _within_reach(self, token: Token) -> Grant:
+        """The grant of a token, on a client that is open: a hold with a timeout outlives the one it was acquired by."""
+        if token.grant._driver.closing:
+            token.grant = Grant(token.grant._hold, self._lock()[0]._driver)
+        grant: Grant = token.grant  # type: ignore[assignment]  # of this side, as all that are made here
+        return grant
+
+    def _new_mutex(self) -> Any:
+        return threading.Lock()
 
     def _extend(self, grant: Any, lease_s: float, verb: str) -> Literal[True]:
         try:

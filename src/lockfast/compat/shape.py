@@ -33,10 +33,12 @@ class Token(bytes):
     """
 
     grant: GrantView[Any]
+    extending: Any  # one extend after the other, or the later would not count
 
-    def __new__(cls, text: bytes, grant: GrantView[Any]) -> Self:
+    def __new__(cls, text: bytes, grant: GrantView[Any], extending: Any) -> Self:
         made = super().__new__(cls, text)
         made.grant = grant
+        made.extending = extending
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,20 +119,27 @@ class Shape:
         """Remember a hold that was just acquired."""
         if self.timeout is not None:
             grant._driver.keeper.unwatch(grant._hold)  # it outlives the lock object and the client
-        self.local.token = Token(grant.ticket.encode() if text is None else text, grant)
+        # A mutex for each hold: one of the object might be held, in a forked child, by a thread that is not there.
+        self.local.token = Token(grant.ticket.encode() if text is None else text, grant, self._new_mutex())
+
+    def _new_mutex(self) -> Any:
+        """What extends of one hold take turns at."""
+        raise NotImplementedError
 
     def _to_extend(self, verb: str) -> Any:
-        """The grant to extend, or redis-py's words on why there is none."""
-        if self.local.token is None:
+        """The token whose grant is to be extended, or redis-py's words on why there is none."""
+        token = self.local.token
+        if token is None:
             raise self._lock_error(f"Cannot {verb} an unlocked lock")
         if self.timeout is None:
             raise self._lock_error(f"Cannot {verb} a lock with no timeout")
-        grant = self.grant or self._gone(verb)
+        if not isinstance(token, Token):
+            self._gone(verb)
         try:
-            grant.check()
+            token.grant.check()
         except LockfastError as failure:
             self._gone(verb, failure)
-        return grant
+        return token
 
     def _extended_s(self, grant: GrantView[Any], additional_time: Any, replace_ttl: bool) -> float:
         """The lease that an `extend` asks for."""
@@ -140,14 +149,14 @@ class Shape:
         return self._lease(additional_s if replace_ttl else grant.remaining + additional_s, "additional_time")
 
     def _to_release(self) -> Any:
-        """The grant to release, or redis-py's words on why there is none."""
-        if self.local.token is None:
+        """The token whose grant is to be released, or redis-py's words on why there is none."""
+        token = self.local.token
+        if token is None:
             raise self._lock_error("Cannot release a lock that's not owned or is already unlocked.")
-        grant = self.grant
-        if grant is None:
+        if not isinstance(token, Token):
             self.local.token = None
             self._gone("release")
-        return grant
+        return token
 
     def _gone(self, verb: str, failure: LockfastError | None = None) -> Any:
         words = f"Cannot {verb} a lock that's no longer owned"

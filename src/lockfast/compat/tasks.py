@@ -87,7 +87,11 @@ class _Held:
         if not self._holding:
             kind, words = self.TOO_MANY
             raise kind(words)
-        asyncio.get_running_loop()  # raises outside of one, before anything is taken
+        driver = self._native._driver
+        if driver.closed or driver.era.ended:
+            asyncio.get_running_loop()  # raises outside of one, before anything is taken
+        else:
+            driver.enter()  # so it does in another loop than the client's
         return self._holding.take(asyncio.current_task())[0]
 
 
@@ -187,7 +191,10 @@ class Barrier:
         try:
             index: int = await self._native.wait(wait=None)
         except _errors.BrokenBarrier as failure:
-            self._broken = await self._native.broken()
+            try:
+                self._broken = await self._native.broken()
+            except LockfastError:
+                self._broken = True  # nobody answers; the caller must hear what was known before
             raise asyncio.BrokenBarrierError(str(failure)) from failure
         finally:
             self._waiting -= 1

@@ -239,7 +239,8 @@ class Barrier:
     """`threading.Barrier` across processes: `parties` threads wait until all of them do.
 
     action: run by one of them before any goes on; if it raises, the barrier breaks. timeout: seconds that `wait` takes
-    unless told otherwise. lease: seconds after which a party that died breaks the barrier.
+    unless told otherwise. lease: seconds after which a party that died while it waited breaks the barrier. One that was
+    killed in the action is not missed by a lease: the others need a timeout for that.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.hub_threads import MAX_MAIL
-from lockfast.drivers.wire import ReplyError, pack, read_push
+from lockfast.drivers.wire import ReplyError, failure, pack, read_push
 from lockfast.errors import Misused, Unreachable
 
 if TYPE_CHECKING:
@@ -60,9 +60,12 @@ class Hub:
             except Unreachable:
                 link.close()
                 raise
-            if isinstance(answer, ReplyError):  # no right to subscribe: the waiters poll instead
+            if isinstance(answer, ReplyError):
                 link.close()
-                self._deaf = True
+                reason = failure(answer, link.where)
+                if isinstance(reason, Unreachable):
+                    raise reason  # busy with a script, or loading: that passes
+                self._deaf = True  # no right to subscribe: the waiters poll instead
                 return 0
             if self._closed or not link.usable:
                 link.close()

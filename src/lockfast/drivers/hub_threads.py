@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
-from lockfast.drivers.wire import ReplyError, pack, read_push
+from lockfast.drivers.wire import ReplyError, failure, pack, read_push
 from lockfast.errors import Misused, Unreachable
 
 if TYPE_CHECKING:
@@ -54,9 +54,12 @@ class Hub:
             except BaseException:
                 connection.close()
                 raise
-            if isinstance(answer, ReplyError):  # no right to subscribe: the waiters poll instead
+            if isinstance(answer, ReplyError):
                 connection.close()
-                self._deaf = True
+                reason = failure(answer, connection.where)
+                if isinstance(reason, Unreachable):
+                    raise reason  # busy with a script, or loading: that passes
+                self._deaf = True  # no right to subscribe: the waiters poll instead
                 return 0
             with self._mutex:
                 if self._closed:

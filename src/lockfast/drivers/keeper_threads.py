@@ -66,7 +66,7 @@ class Keeper:
             self._condition.notify()
             threads = [self._timer, self._worker]
         for thread in threads:
-            if thread is not None and thread is not threading.current_thread():
+            if thread is not None and thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
 
     def _poke(self) -> None:
@@ -74,7 +74,8 @@ class Keeper:
             if self._closed:
                 return
             self._poked = True
-            if self._timer is None:
+            # One that is not alive was interrupted before it began.
+            if self._timer is None or not self._timer.is_alive():
                 self._timer = threading.Thread(target=self._look_forever, name="lockfast-timer", daemon=True)
                 self._timer.start()
             else:

@@ -169,6 +169,12 @@ class Threads:
                 except StopIteration as stop:
                     result: R = stop.value
                     return result
+                except BaseException as struck:
+                    if getattr(flow, "gi_frame", None) is None:
+                        raise  # what the flow ended with
+                    # Ctrl-C, after the flow had asked for something and before that was begun: it has to undo.
+                    answer, error = None, struck
+                    continue
                 answer = error = None
                 if first is not None:
                     (answer, error), first = first, None

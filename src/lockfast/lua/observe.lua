@@ -13,6 +13,7 @@ local raw = redis.call('GET', KEYS[1])
 if is_other('election') then return refuse_kind() end
 local watch_ms, channel, ticket = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 if watch_ms > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now) -- those who went without a word: nothing may change for long
   watch(ticket, channel, watch_ms)
 elseif unwatch(ticket, channel) == 1 then
   redis.pcall('PUBLISH', channel, 'over ' .. ticket .. ' 0')

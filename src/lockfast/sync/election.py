@@ -94,11 +94,11 @@ class Campaign(Lock):
     def _acquire(self, wait_s: float | None) -> Leadership:
         driver = self._driver
         mark = driver.new_ticket()
+        holder = Holder(driver, {self._ask: (self._renew, self._max_hold_s)})
         driver.acquiring.add(mark)
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            holder = Holder(driver, {self._ask: (self._renew, self._max_hold_s)})
             hold = driver.run(election.campaign(self._ask, wait_s, driver.env, holder))
             leadership = Leadership(hold, driver)
             if driver.closing:  # closed in this very moment: nobody could resign later
@@ -106,6 +106,9 @@ class Campaign(Lock):
                 raise Misused("this client was closed while an acquire was waiting")
             self._tell_when_lost(hold)
             return leadership
+        except BaseException:  # also an interrupt: what is renewed and in nobody's hands would never end
+            holder.abandon()
+            raise
         finally:  # last: `close()` gives back what the keeper knows once nobody is acquiring
             driver.acquiring.discard(mark)
 
