@@ -191,7 +191,7 @@ class Barrier:
         try:
             index: int = await self._native.wait(wait=None)
         except _errors.BrokenBarrier as failure:
-            self._broken = await self._native.broken()
+            self._broken = await self._native.is_broken()
             raise asyncio.BrokenBarrierError(str(failure)) from failure
         finally:
             self._waiting -= 1

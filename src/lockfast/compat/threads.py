@@ -319,7 +319,7 @@ class Barrier:
     @property
     def broken(self) -> bool:
         """Whether it is broken: asks the server."""
-        return any(barrier.broken() for barrier in self._both())
+        return any(barrier.is_broken() for barrier in self._both())
 
     def _both(self) -> list[Any]:
         return [self._native] if self._acted is None else [self._acted, self._native]
