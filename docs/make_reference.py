@@ -27,8 +27,10 @@ CLASSIC = """The textbook algorithms. What each is and how it fails: [explanatio
 `lockfast.classic.aio` the `Client` has the same methods, awaited; `hold` is `async with`, `close()` is `aclose()`."""
 TAIL = """## Command line
 
-`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast break NAME`, `lockfast deadlocks`,
-`lockfast server start|status|stop`, `lockfast lab` and `lockfast sim`. Each has a `--help`; data goes to stdout, talk
+`lockfast run NAME -- CMD…`, `lockfast ls`, `lockfast show NAME`, `lockfast revoke NAME` (asks the holder to let go),
+`lockfast break NAME` (takes it away; in a script with `--yes --reason TEXT`), `lockfast deadlocks`,
+`lockfast server start|status|stop` (`status` prints its URL), `lockfast lab` and `lockfast sim`.
+Each has a `--help`; data goes to stdout, talk
 to stderr, and `ls`, `show`, `deadlocks`, `lab` and `sim` have `--json` for programs. Names are typed and printed with
 `|` between their parts, and `%XX` for braces, `%` and `|`.
 

@@ -97,6 +97,13 @@ def test_timeout_that_makes_no_sense_is_a_value_error(value: object) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("label", [7, b"web", True, ["web"]])
+def test_label_that_is_no_text_is_a_type_error(client: Any, label: object) -> None:
+    with pytest.raises(TypeError, match="label must be a str, got"):
+        client(NOBODY, label=label)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("lease", [0, 0.01, -1, float("nan"), float("inf"), 1e300, "30", True, None])
 def test_lock_with_a_bad_lease_is_refused_before_anything_is_sent(client: Any, lease: object) -> None:
     with pytest.raises((TypeError, ValueError), match="lease"):

@@ -48,6 +48,13 @@ class Status(NamedTuple):
     directory: str
     binary: str
 
+    @property
+    def url(self) -> str:
+        """What other programs connect to: for a client of redis-py, or `--url`."""
+        from urllib.parse import quote  # here, as `lockfast run` does not need it
+
+        return f"unix://{quote(self.socket_path)}"
+
 
 class Attachment:
     """A share in the embedded server: while it is open, the server is not stopped for want of users.

@@ -111,16 +111,21 @@ def attempt_count(value: object) -> int:
 
 def escalate_after(value: object) -> int | None:
     """After how many conflicts a transaction takes the lock: a whole number, 0 for at once; None for never."""
-    if value is None or (type(value) is int and value == 0):
-        return value
-    return _count(value, "escalate", MAX_ATTEMPTS)
+    return None if value is None else _count(value, "escalate", MAX_ATTEMPTS, least=0)
 
 
-def _count(value: object, what: str, most: int) -> int:
+def _count(value: object, what: str, most: int, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be a whole number, got {value!r}")
-    if not 1 <= value <= most:
-        raise ValueError(f"{what} must be from 1 to {most}, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} must be from {least} to {most}, got {value!r}")
+    return value
+
+
+def label_text(value: object) -> str | None:
+    """What a client is called in `lockfast show`."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"label must be a str, got {value!r}")
     return value
 
 

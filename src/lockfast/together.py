@@ -25,6 +25,13 @@ G = TypeVar("G", bound="GrantView[Any]")
 Keeping = dict["Ask", tuple[bool, float | None]]  # whether each is renewed, and for how long at most
 
 
+def name_of(thing: object) -> Any:
+    """One of several that is no lock: a name. TypeError for what has two locks in it; names.py sees to the rest."""
+    if hasattr(thing, "read") and hasattr(thing, "write"):
+        raise TypeError(f"{thing!r} is a way to read and one to write: hand over .read() or .write()")
+    return thing
+
+
 class LocksBase(Generic[D, L]):
     """Several locks, of any kind, to be held together or not at all. Share it, use it again."""
 

@@ -42,7 +42,7 @@ def is_broken(*waiting: Spawned[int]) -> bool:
 
 def test_nobody_passes_before_all_have_come(side: Side, lf: Lockfast, other: Lockfast, name: str) -> None:
     barrier, theirs = lf.barrier(name, parties=3), other.barrier(name, parties=3)
-    assert (barrier.name, barrier.parties, barrier.broken(), barrier.n_waiting()) == (name, 3, False, 0)
+    assert (barrier.name, barrier.parties, barrier.is_broken(), barrier.n_waiting()) == (name, 3, False, 0)
     for _ in range(2):
         first = arrive(side, lf, barrier)
         second = arrive(side, lf, theirs, 2, wait=20)
@@ -51,7 +51,7 @@ def test_nobody_passes_before_all_have_come(side: Side, lf: Lockfast, other: Loc
         assert not second.done
         assert theirs.wait(wait=5) == 2
         assert [first.result(AT_ONCE_S), second.result(AT_ONCE_S)] == [0, 1]
-        assert (barrier.n_waiting(), barrier.broken()) == (0, False)
+        assert (barrier.n_waiting(), barrier.is_broken()) == (0, False)
 
 
 def test_generation_follows_generation(side: Side, lf: Lockfast, other: Lockfast, name: str) -> None:
@@ -82,13 +82,13 @@ def test_time_out_breaks_it_until_it_is_reset(side: Side, lf: Lockfast, other: L
         barrier.wait(wait=0.05)
     assert isinstance(caught.value, TimeoutError)
     assert is_broken(first)
-    assert (barrier.broken(), theirs.broken(), barrier.n_waiting()) == (True, True, 0)
+    assert (barrier.is_broken(), theirs.is_broken(), barrier.n_waiting()) == (True, True, 0)
     for one in (barrier, theirs):
         with pytest.raises(BrokenBarrier, match="reset") as told:
             one.wait()
         assert told.value.name == name
     theirs.reset()
-    assert not barrier.broken()
+    assert not barrier.is_broken()
     waiting = [arrive(side, lf, barrier, 1), arrive(side, lf, theirs, 2)]
     assert barrier.wait() == 2
     assert sorted(one.result(AT_ONCE_S) for one in waiting) == [0, 1]
@@ -100,7 +100,7 @@ def test_abort_and_reset_are_told_to_waiters(side: Side, lf: Lockfast, other: Lo
     waiting = [arrive(side, lf, barrier, 1), arrive(side, lf, other.barrier(name, parties=3), 2)]
     getattr(other.barrier(name, parties=3), verb)()
     assert is_broken(*waiting)
-    assert barrier.broken() is (verb == "abort")
+    assert barrier.is_broken() is (verb == "abort")
     assert queued(lf, name) == []
 
 
@@ -120,7 +120,7 @@ def test_party_that_dies_is_noticed_when_its_lease_ends(side: Side, lf: Lockfast
         first = arrive(side, lf, lf.barrier(name, parties=3, lease=0.5), 2)
         assert isinstance(first.error(PATIENCE_S), BrokenBarrier)
         assert 0.4 < time.monotonic() - began < 0.5 + AT_ONCE_S
-        assert lf.barrier(name, parties=3).broken()
+        assert lf.barrier(name, parties=3).is_broken()
 
 
 def test_who_names_another_number_of_parties_or_another_kind_is_told(
@@ -202,6 +202,6 @@ def test_cancelled_party_breaks_it_for_the_others(aside: AsyncioSide, valkey_ser
             with pytest.raises(BrokenBarrier):
                 async with asyncio.timeout(AT_ONCE_S):
                     await parties[1]
-            return await barrier.n_waiting(), await barrier.broken()
+            return await barrier.n_waiting(), await barrier.is_broken()
 
     assert aside.run(run()) == (0, True)

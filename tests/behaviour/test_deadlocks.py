@@ -139,6 +139,18 @@ def test_who_waits_for_what_it_holds_itself_is_told(
 
 
 @pytest.mark.usefixtures("soon")
+def test_who_waits_for_its_own_permits_is_told_what_helps_there(
+    lf: Lockfast, agent: Callable[[], Agent], name: str
+) -> None:
+    one = agent()
+    grant = one.take(lf.semaphore(name, limit=2, permits=2))
+    deadlock = told(one.begin(lf.semaphore(name, limit=2, detect=True)))
+    assert "release it first, or take all permits with one acquire" in str(deadlock)
+    assert "rlock" not in str(deadlock)
+    grant.release()
+
+
+@pytest.mark.usefixtures("soon")
 def test_rlock_that_is_entered_again_is_no_deadlock_and_crossed_ones_are(
     lf: Lockfast, agent: Callable[[], Agent], name: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from behaviour.queueing import PATIENCE_S, holder, wait_over, wait_queued
 from kit.servers import wait_until
-from lockfast import Leader, LeaseLost, NotAcquired, NotHeld, Refused
+from lockfast import Leader, LeaseLost, Misused, NotAcquired, NotHeld, Refused
 from lockfast.aio import Lockfast as AsyncioLockfast
 
 if TYPE_CHECKING:
@@ -234,6 +234,16 @@ def test_observation_ends_with_its_client(side: Side, server: Server, name: str)
     lf.close()
     following.ended.result(PATIENCE_S)
     assert list(following.observation) == []
+
+
+def test_election_of_a_closed_client_cannot_be_observed(side: Side, server: Server, name: str) -> None:
+    lf = side.client(server.url)
+    election = lf.election(name)
+    lf.close()
+    with pytest.raises(Misused, match="closed"):
+        election.leader()
+    with pytest.raises(Misused, match="closed"):
+        election.observe()
 
 
 def test_closed_observation_yields_no_more(lf: Lockfast, name: str) -> None:

@@ -195,6 +195,8 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server, lf:
         lf.locks(bare(other.lock("a")))
     with pytest.raises(ValueError, match="cannot be one of several"):
         lf.locks(bare(lf.rlock("a")))
+    with pytest.raises(TypeError, match=r"hand over \.read\(\) or \.write\(\)"):
+        lf.locks("a", bare(lf.rwlock("b")))
     with pytest.raises(TypeError):
         lf.locks("a", wait="soon")  # type: ignore[arg-type]
     assert server.command("DBSIZE") == 0

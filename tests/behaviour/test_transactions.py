@@ -307,6 +307,11 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(side: Side, server:
     assert server.connections() == 0
 
 
+def test_error_of_escalate_tells_that_it_may_be_0(lf: Lockfast) -> None:
+    with pytest.raises(ValueError, match="escalate must be from 0 to"):
+        lf.transaction(lambda tx: None, "a", escalate=-1)
+
+
 def test_key_named_twice_is_one(side: Side, lf: Lockfast, name: str) -> None:
     done = transact(side, lf, plus_one(name), name, name.encode(), name, escalate=0)
     assert done.escalated

@@ -133,6 +133,7 @@ def test_lock_that_is_busy_for_the_whole_wait_is_a_conflict(
         transact(side, lf, plus_one(name), name, escalate=0, wait=0.05)
     assert (conflict.value.attempts, conflict.value.conflicts, conflict.value.escalated) == (0, 0, False)
     assert 0.05 <= conflict.value.waited_s < PATIENCE_S
+    assert f"the lock that transactions take on {name!r} was not to be had in 0." in str(conflict.value)
     assert server.command("EXISTS", name) == 0
 
 

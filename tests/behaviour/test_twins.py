@@ -18,7 +18,7 @@ AWAITED |= {"try_campaign", "leader", "proclaim", "resign", "__next__"}
 AWAITED_OF = {  # and those of one class alone
     "Transaction": {"get", "read"},
     "Latch": {"count_down", "count", "wait"},
-    "Barrier": {"wait", "abort", "reset", "n_waiting", "broken"},
+    "Barrier": {"wait", "abort", "reset", "n_waiting", "is_broken"},
 }
 OTHER_NAMES = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 OTHER_NAMES |= {"__aiter__": "__iter__", "__anext__": "__next__"}

@@ -138,6 +138,8 @@ def test_server_starts_tells_and_stops(embedded_runs: Runs) -> None:
     assert [line.split()[0] for line in started.splitlines()][:3] == ["pid", "version", "up"]
     code, out, _ = embedded_runs.end("server", "status")
     assert (code, out.splitlines()[0]) == (0, started.splitlines()[0])
+    (url,) = re.findall(r"^url +(unix:///\S+)$", out, re.MULTILINE)
+    assert embedded_runs.end("ls", "--url", url)[0] == 0
     assert embedded_runs.end("server", "stop") == (0, "", "lockfast: the embedded server is stopped\n")
     assert embedded_runs.end("server", "stop") == (0, "", "lockfast: the embedded server did not run\n")
     assert embedded_runs.end("server", "status")[0] == 3

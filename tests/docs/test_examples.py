@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,43 @@ def test_python_examples_run(page: Path, valkey_server: Server, fresh_server: Fr
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+WITH_A_CLIENT = ("howto.md", "migrating.md", "transactions.md")  # those that need more than `Lockfast()`, or did
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name in WITH_A_CLIENT], ids=shown)
+def test_python_examples_run_on_the_embedded_server_without_any_variable(page: Path, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text("\n".join(blocks(page, "python")))
+    with tempfile.TemporaryDirectory(prefix="lockfast-test-") as home:  # a short path: that of a socket has a limit
+        env = {**os.environ, "LOCKFAST_HOME": home, "LOCKFAST_GRACE_S": "5"}
+        env.pop("LOCKFAST_URL", None)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-W", "error", program],
+                env=env,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            stop = [sys.executable, "-m", "lockfast", "server", "stop"]
+            subprocess.run(stop, env=env, capture_output=True, timeout=60, check=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name.startswith("latch")], ids=shown)
+def test_example_can_be_run_again(page: Path, valkey_server: Server, tmp_path: Path) -> None:
+    """What it leaves on the server is not in its way."""
+    program = tmp_path / "example.py"
+    program.write_text("\n".join(blocks(page, "python")))
+    for _ in range(2):
+        subprocess.run([sys.executable, program], env={**os.environ, "LOCKFAST_URL": valkey_server.url}, check=True)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STEPS = settings(
     max_examples=60,
+    derandomize=True,  # a run in CI finds what the one before it found
     stateful_step_count=40,
     deadline=None,
     database=None,

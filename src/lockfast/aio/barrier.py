@@ -71,7 +71,7 @@ class Barrier:
         found = await self._driver.run(barrier.look(self._spec, self._driver.new_ticket(), self._driver.env))
         return found[1]
 
-    async def broken(self) -> bool:
+    async def is_broken(self) -> bool:
         """Whether it is broken at this moment."""
         self._driver.enter()
         found = await self._driver.run(barrier.look(self._spec, self._driver.new_ticket(), self._driver.env))

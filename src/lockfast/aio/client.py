@@ -15,6 +15,7 @@ from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, looking
 from lockfast.locks import Options
+from lockfast.together import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,8 @@ class Lockfast:
         self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
     ) -> None:
         self._prefix = names.check_prefix(prefix)
-        self._driver = Asyncio(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
+        timeout_s, label = specs.timeout_seconds(timeout), specs.label_text(label)
+        self._driver = Asyncio(endpoints.find(server), timeout_s, self._prefix, label)
         self._plain_made: PlainAsyncio | None = None
 
     def __repr__(self) -> str:
@@ -176,7 +178,7 @@ class Lockfast:
         to queue for all of them together; the waits of their own do not count. Raises ValueError when one is named
         twice or belongs to another client.
         """
-        made = tuple(thing if isinstance(thing, Lock) else self.lock(thing, lease=lease) for thing in things)
+        made = tuple(thing if isinstance(thing, Lock) else self.lock(name_of(thing), lease=lease) for thing in things)
         return Locks(self._driver, made, wait)
 
     def election(

@@ -65,7 +65,10 @@ class Election:
 
         It does not poll: the server tells of changes, and the end of a dead leader's lease is waited for. What is
         missed by a lost message is found within two seconds. States in between may be skipped, the last one never.
+        Raises Misused when the client is closed.
         """
+        if self._driver.closing:
+            raise Misused("this client is closed")
         return Observation(self._driver, self._watched.shown, self._watched)
 
 

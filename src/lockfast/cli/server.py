@@ -46,6 +46,7 @@ def _describe(status: Status) -> str:
         "up for": duration(status.uptime_s),
         "users": users,
         "memory": f"{status.memory_bytes / 1e6:.1f} MB",
+        "url": status.url,
         "socket": status.socket_path,
         "directory": status.directory,
         "program": status.binary,

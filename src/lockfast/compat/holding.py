@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 from lockfast import specs
 from lockfast.grants import GrantView
 
+CLIENTS = ("lockfast.Lockfast", "lockfast.aio.Lockfast")
+
 G = TypeVar("G", bound=GrantView[Any])
 
 
@@ -53,3 +55,28 @@ def permits(value: object) -> int:
     if isinstance(value, int) and value < 0:
         raise ValueError("semaphore initial value must be >= 0")
     return specs.limit_count(value)
+
+
+def check_client(lf: object, wanted: type, shape: object, other: str) -> None:
+    """Refuse what is no client of this side: on the other one, `acquire` would be true and nothing locked.
+
+    other: the module for clients of the other side.
+    """
+    if isinstance(lf, wanted):
+        return
+    kind = f"{type(shape).__module__.rpartition('.')[2]}.{type(shape).__name__}"
+    step = f"use compat.{other}" if called(lf) in CLIENTS else "the client comes first, then the name"
+    raise TypeError(f"{kind} wants a {_public(wanted)}, got {called(lf)}: {step}")
+
+
+def called(thing: object) -> str:
+    """What somebody handed over instead of what was wanted, in words that they know it by."""
+    kind = type(thing)
+    if kind.__module__.startswith("lockfast."):
+        return _public(kind)
+    return f"a {kind.__name__}"
+
+
+def _public(kind: type) -> str:
+    side = "lockfast.aio" if kind.__module__.startswith("lockfast.aio.") else "lockfast"
+    return f"{side}.{kind.__name__}"

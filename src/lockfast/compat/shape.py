@@ -10,6 +10,7 @@ import importlib
 from typing import Any, Self
 
 from lockfast import specs
+from lockfast.compat.holding import called
 from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.grants import GrantView, log
 
@@ -53,7 +54,7 @@ class Shape:
     def __init__(
         self,
         redis: Any,
-        name: str | bytes | memoryview,
+        name: str | bytes | memoryview | int,
         timeout: float | None = None,
         sleep: float = 0.1,
         blocking: bool = True,
@@ -68,9 +69,11 @@ class Shape:
         thread_local: whether only the thread (asyncio: task) that acquired it sees the token. raise_on_release_error:
         whether leaving a block raises when the lock had been lost, or logs it.
 
-        Raises ValueError for a timeout under 50 ms (redis-py takes 0 for "never") or over 7 days.
+        Raises ValueError for a timeout under 50 ms (redis-py takes 0 for "never") or over 7 days, TypeError for what
+        is no client or no name.
         """
         self.redis = redis
+        self._family()  # to have it checked here
         self.name = name
         self.timeout = timeout
         self.sleep = sleep
@@ -78,7 +81,7 @@ class Shape:
         self.blocking_timeout = blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self._text = name if isinstance(name, str) else bytes(name).decode()
+        self._text = _text(name)
         self._lease_s = RENEWED_LEASE_S if timeout is None else self._lease(timeout, "timeout")
         self._wait_s(None, None)  # to have it checked here
         self._begin()
@@ -174,11 +177,14 @@ class Shape:
 
     def _exceptions(self) -> Any:
         """The exceptions of the library that the client comes from: redis-py or valkey-py."""
+        return importlib.import_module(f"{self._family()}.exceptions")
+
+    def _family(self) -> str:
         for base in type(self.redis).__mro__:
             family = base.__module__.partition(".")[0]
             if family in ("redis", "valkey"):
-                return importlib.import_module(f"{family}.exceptions")
-        raise TypeError(f"{type(self.redis).__name__} is no client of redis-py or valkey-py")
+                return family
+        raise TypeError(f"Lock wants a redis-py or valkey-py client, got {called(self.redis)}")
 
     def _left_badly(self, error: BaseException | None, failure: Exception) -> bool:
         """A block ended and its lock was gone. True: raise the failure; False: the body's error or a log tells."""
@@ -188,3 +194,18 @@ class Shape:
         if not self.raise_on_release_error:
             log().warning("%r was unlocked or no longer owned when its block ended", self._text)
         return self.raise_on_release_error
+
+
+# A call that lacks an argument is told so in the name of the class that it was written with.
+Shape.__init__.__qualname__ = "Lock.__init__"
+
+
+def _text(name: object) -> str:
+    """The name as Lockfast has it, of what redis-py takes for one."""
+    if isinstance(name, str):
+        return name
+    if isinstance(name, int) and not isinstance(name, bool):
+        return str(name)
+    if isinstance(name, (bytes, bytearray, memoryview)):
+        return bytes(name).decode()
+    raise TypeError(f"the name of a lock is str, bytes or int, got {name!r}")

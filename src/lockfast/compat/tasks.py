@@ -16,14 +16,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from lockfast import errors
-from lockfast.compat.holding import Holding, permits
+from lockfast.aio import Lockfast
+from lockfast.compat.holding import Holding, check_client, permits
 from lockfast.errors import LockfastError, NotHeld
 from lockfast.flows import ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockfast.aio import Grant, Lockfast
+    from lockfast.aio import Grant
     from lockfast.aio import Lock as Native
 
 _errors: Any = errors
@@ -119,6 +120,7 @@ class Lock(_Held):
     def __init__(
         self, lf: Lockfast, name: str, *, lease: float = 30.0, on_lost: Callable[[Grant], object] | None = None
     ) -> None:
+        check_client(lf, Lockfast, self, "threads")
         super().__init__(lf.lock(name, lease=lease, on_lost=on_lost))
 
     def locked(self) -> bool:
@@ -147,6 +149,7 @@ class Semaphore(_Held):
         lease: float = 30.0,
         on_lost: Callable[[Grant], object] | None = None,
     ) -> None:
+        check_client(lf, Lockfast, self, "threads")
         self._value = permits(value)
         super().__init__(lf.semaphore(name, limit=self._value, lease=lease, on_lost=on_lost))
 
@@ -170,6 +173,7 @@ class Barrier:
     """
 
     def __init__(self, lf: Lockfast, name: str, parties: int, *, lease: float = 30.0) -> None:
+        check_client(lf, Lockfast, self, "threads")
         if isinstance(parties, int) and parties < 1:
             raise ValueError("parties must be > 0")
         client: Any = lf
@@ -192,7 +196,7 @@ class Barrier:
             index: int = await self._native.wait(wait=None)
         except _errors.BrokenBarrier as failure:
             try:
-                self._broken = await self._native.broken()
+                self._broken = await self._native.is_broken()
             except LockfastError:
                 self._broken = True  # nobody answers; the caller must hear what was known before
             raise asyncio.BrokenBarrierError(str(failure)) from failure

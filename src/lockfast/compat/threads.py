@@ -11,14 +11,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from lockfast import errors, specs
-from lockfast.compat.holding import Holding, permits
+from lockfast.compat.holding import Holding, check_client, permits
 from lockfast.errors import LockfastError, NotAcquired
 from lockfast.flows import ending
+from lockfast.sync import Lockfast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockfast.sync import Grant, Lockfast
+    from lockfast.sync import Grant
     from lockfast.sync import Lock as Native
 
 _errors: Any = errors
@@ -62,6 +63,7 @@ class Lock:
     def __init__(
         self, lf: Lockfast, name: str, *, lease: float = 30.0, on_lost: Callable[[Grant], object] | None = None
     ) -> None:
+        check_client(lf, Lockfast, self, "tasks")
         self._lf = lf
         self._native: Native = lf.lock(name, lease=lease, on_lost=on_lost)
         self._holding: Holding[Grant] = Holding()
@@ -109,6 +111,7 @@ class RLock:
     def __init__(
         self, lf: Lockfast, name: str, *, lease: float = 30.0, on_lost: Callable[[Grant], object] | None = None
     ) -> None:
+        check_client(lf, Lockfast, self, "tasks")
         self._lf = lf
         self._native: Native = lf.rlock(name, lease=lease, on_lost=on_lost)
         self._mine = threading.local()  # each thread's entries; a thread that ends while it holds gives them back
@@ -191,6 +194,7 @@ class Semaphore:
         lease: float = 30.0,
         on_lost: Callable[[Grant], object] | None = None,
     ) -> None:
+        check_client(lf, Lockfast, self, "tasks")
         self._value = permits(value)
         self._native: Native = lf.semaphore(name, limit=self._value, lease=lease, on_lost=on_lost)
         self._holding: Holding[Grant] = Holding()
@@ -253,6 +257,7 @@ class Barrier:
         *,
         lease: float = 30.0,
     ) -> None:
+        check_client(lf, Lockfast, self, "tasks")
         if isinstance(parties, int) and parties < 1:
             raise ValueError("parties must be > 0")
         client: Any = lf
@@ -315,7 +320,7 @@ class Barrier:
     @property
     def broken(self) -> bool:
         """Whether it is broken: asks the server."""
-        return any(barrier.broken() for barrier in self._both())
+        return any(barrier.is_broken() for barrier in self._both())
 
     def _both(self) -> list[Any]:
         return [self._native] if self._acted is None else [self._acted, self._native]

@@ -31,6 +31,7 @@ MIN_LOOK_S = 0.1  # a wait that is over sooner needs no look
 MAX_NAMES = 200  # in one look
 MAX_AGENTS = 2000
 ANNOUNCED_MS = round(PLACE_S * 1000)
+INSTEAD = {"lock": ", or use an rlock", "semaphore": ", or take all permits with one acquire"}
 
 
 class Watch:
@@ -58,7 +59,7 @@ class Watch:
         except Unreachable:
             cycle = ()
         if cycle:
-            raise Deadlock(_told(cycle), name=ask.name.shown, cycle=cycle)
+            raise Deadlock(_told(cycle, ask), name=ask.name.shown, cycle=cycle)
         self._due = env.now() + LOOK_EVERY_S * (0.75 + env.jitter() / 4)
         return min(self._due, ends_at)
 
@@ -147,7 +148,7 @@ def inspect_all(prefix: str, printed: Collection[str], max_waiters: int, by: flo
     return found
 
 
-def _told(cycle: Cycle) -> str:
+def _told(cycle: Cycle, ask: Ask) -> str:
     if len(cycle) == 1:
-        return f"deadlock: {waitfor.words(cycle)}, itself: release it first, or use an rlock"
+        return f"deadlock: {waitfor.words(cycle)}, itself: release it first{INSTEAD.get(ask.kind, '')}"
     return f"deadlock: {waitfor.words(cycle)}: release what you hold, and start again"

@@ -228,16 +228,21 @@ def _pause(plan: Plan, state: _State, failure: Unreachable | None, env: Env) -> 
         if state.attempts >= plan.attempts or moment >= ends_at:
             raise _conflict(plan, state, env)
         longest_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(state.conflicts, 9))
-        if plan.escalate is not None and state.conflicts >= plan.escalate:
-            longest_s = 0.0  # the lock is waited for instead; who writes without it is not
+        if state.conflicts == plan.escalate:
+            longest_s = 0.0  # the lock is waited for instead; after that, those who write without it are made room for
     return Sleep(min(longest_s * env.jitter(), ends_at - moment))
 
 
-def _conflict(plan: Plan, state: _State, env: Env) -> Conflict:
+def _conflict(plan: Plan, state: _State, env: Env, is_locked_out: bool = False) -> Conflict:
     waited_s = env.now() - state.started
     step = "try later" if plan.escalate is not None else "try later, or let it escalate"
+    told = f"others were faster {state.conflicts} times in {waited_s:.3f} s"
+    if is_locked_out:
+        before = f" after others were faster {state.conflicts} times" if state.conflicts else ""
+        keys = ", ".join([repr(key) for key in plan.keys])
+        told = f"the lock that transactions take on {keys} was not to be had in {waited_s:.3f} s{before}"
     return Conflict(
-        f"others were faster {state.conflicts} times in {waited_s:.3f} s, nothing was written: {step}",
+        f"{told}, nothing was written: {step}",
         attempts=state.attempts,
         conflicts=state.conflicts,
         waited_s=waited_s,
@@ -250,7 +255,7 @@ def _escalate(plan: Plan, state: _State, acts: Acts, env: Env) -> Flow[None]:
     try:
         state.grants = yield Do(acts.take(left_s))
     except NotAcquired as busy:
-        raise _conflict(plan, state, env) from busy
+        raise _conflict(plan, state, env, is_locked_out=True) from busy
     except LeaseLost:
         return  # of one key, while the others were waited for; WATCH guards this attempt, the next asks again
     state.escalated = True

@@ -67,7 +67,7 @@ class Barrier:
         found = self._driver.run(barrier.look(self._spec, self._driver.new_ticket(), self._driver.env))
         return found[1]
 
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether it is broken at this moment."""
         found = self._driver.run(barrier.look(self._spec, self._driver.new_ticket(), self._driver.env))
         return found[0]

@@ -15,6 +15,7 @@ from lockfast.sync.rlock import RLock
 from lockfast.sync.rwlock import RWLock
 from lockfast.sync.semaphore import Semaphore
 from lockfast.sync.several import Locks
+from lockfast.together import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,8 @@ class Lockfast:
         self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
     ) -> None:
         self._prefix = names.check_prefix(prefix)
-        self._driver = Threads(endpoints.find(server), specs.timeout_seconds(timeout), self._prefix, label)
+        timeout_s, label = specs.timeout_seconds(timeout), specs.label_text(label)
+        self._driver = Threads(endpoints.find(server), timeout_s, self._prefix, label)
         self._plain_made: PlainThreads | None = None
 
     def __repr__(self) -> str:
@@ -175,7 +177,7 @@ class Lockfast:
         to queue for all of them together; the waits of their own do not count. Raises ValueError when one is named
         twice or belongs to another client.
         """
-        made = tuple(thing if isinstance(thing, Lock) else self.lock(thing, lease=lease) for thing in things)
+        made = tuple(thing if isinstance(thing, Lock) else self.lock(name_of(thing), lease=lease) for thing in things)
         return Locks(self._driver, made, wait)
 
     def election(
