@@ -410,6 +410,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.samples["pairs"] = pairs
         print("pairs: client and server on one CPU\n")
         print_pairs(pairs)
+        own = {name: run for name, run in runs.items() if not name.startswith("text")}
+        loose = measure(own, server, "unpinned", rounds, slice_s, options.seed)
+        report.samples["pairs, unpinned"] = loose
+        print("pairs: not pinned, where the time is mostly that of the trip\n")
+        print_pairs(loose)
         slices: dict[str, dict[int, Slice]] = {name: {} for name in chosen(list(CROWD), options)}
         if crowd is not None:
             for number, name in interleave(list(slices), rounds, options.seed, "crowd"):

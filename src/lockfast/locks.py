@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lockfast import names, specs
@@ -43,6 +44,39 @@ class Options(NamedTuple):
     grace: float
     max_hold: float | None
     detect: bool
+
+
+MAX_ASKS = 1000  # that a client remembers
+_NUMBERS = (int, float)
+
+
+def _ask(
+    driver: Any,
+    prefix: str,
+    parts: tuple[str | int, ...],
+    ask_for: Callable[[Name, object, object], Ask],
+    lease: object,
+    grace: object,
+    detect: bool,
+) -> Ask:
+    """What to ask for. Programs make the same lock again and again: to look it up takes a fraction of making it.
+
+    Looked up only where equal means the same: True is 1 for a dict, and would not be refused as a lease.
+    """
+    key: tuple[object, ...] = ()
+    plain = len(parts) == 1 and type(parts[0]) is str and type(lease) in _NUMBERS and type(grace) in _NUMBERS
+    if plain and type(ask_for) is FunctionType and ask_for.__closure__ is None:
+        key = (parts[0], lease, grace, detect, ask_for)
+        known: Ask | None = driver.asks.get(key)
+        if known is not None:
+            return known
+    ask = ask_for(names.make(prefix, parts), lease, grace)
+    ask.detect = detect
+    if key:
+        if len(driver.asks) >= MAX_ASKS:
+            driver.asks.clear()  # rather than an order of use, which would have to be kept on every look
+        driver.asks[key] = ask
+    return ask
 
 
 class LockBase(Generic[D, G]):
@@ -89,8 +123,7 @@ class LockBase(Generic[D, G]):
         self._max_hold_s = specs.max_hold_seconds(max_hold)
         if self._max_hold_s is not None:
             lease = min(specs.lease_seconds(lease), self._max_hold_s)
-        self._ask = ask_for(names.make(prefix, parts), lease, grace)
-        self._ask.detect = detect
+        self._ask = _ask(driver, prefix, parts, ask_for, lease, grace, detect)
         self._wait_s = specs.wait_seconds(wait)
         self._renew = renew
         self._on_lost = on_lost

@@ -9,7 +9,8 @@ import pytest
 
 from behaviour.queueing import PATIENCE_S, holder, queued, wait_queued, waiting
 from kit.servers import wait_until
-from lockfast import LockfastError, NotAcquired
+from lockfast import Lockfast as SyncLockfast
+from lockfast import LockfastError, NotAcquired, locks
 from lockfast.flows import asks
 from lockfast.flows.effects import Env
 from lockfast.flows.scripts import Bound
@@ -295,3 +296,18 @@ def test_clients_with_different_prefixes_do_not_meet(side: Side, server: Server,
     elsewhere = side.client(server.url, prefix="other:app")
     with lf.lock(name), elsewhere.lock(name, wait=0):
         assert elsewhere.names() == [(name,)]
+
+
+def test_lock_that_was_made_before_is_made_quickly_and_checked_as_before(server: Server, name: str) -> None:
+    with SyncLockfast(server.url) as lf:
+        first = lf.lock(name, lease=1)
+        assert lf.lock(name, lease=1.0)._ask is first._ask
+        for other in (lf.lock(name, lease=2), lf.lock(name, lease=1, grace=1), lf.lock(name, lease=1, detect=True)):
+            assert other._ask is not first._ask
+        assert lf.rwlock(name, lease=1).read()._ask is not lf.rwlock(name, lease=1).write()._ask
+        for options in ({"lease": True}, {"lease": 1, "grace": False}, {"lease": 1, "detect": 0}):
+            with pytest.raises(TypeError):
+                lf.lock(name, **options)
+        for number in range(locks.MAX_ASKS + 10):
+            lf.lock(f"{name}-{number}")
+        assert len(lf._driver.asks) <= locks.MAX_ASKS

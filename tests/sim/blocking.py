@@ -45,6 +45,7 @@ class Driver:
     """What `lockfast.sync` needs of drivers/threads.py, carried out by the simulator."""
 
     def __init__(self, client: Client) -> None:
+        self.asks: dict[Any, Any] = {}
         self.client = client
         self.env, self.era, self.keeper = client.env, client.era, client.keeper
         self.closing = False

@@ -44,6 +44,7 @@ class Asyncio:
         self.prefix = prefix
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
+        self.asks: dict[tuple[object, ...], Ask] = {}  # what locks of this client ask for; see locks.py
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
         self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by key and task
         self.era = Era()

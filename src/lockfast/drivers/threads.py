@@ -46,6 +46,7 @@ class Threads:
         self.prefix = prefix
         self._label = label
         self._tick_s = min(TICK_S, timeout_s / 8)
+        self.asks: dict[tuple[object, ...], Ask] = {}  # what locks of this client ask for; see locks.py
         self._door = Door(endpoint)
         self._start()
         forks.tell(self)
