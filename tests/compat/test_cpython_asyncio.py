@@ -106,7 +106,6 @@ class TestSemaphore(OnServer, test_locks.SemaphoreTests):  # type: ignore[misc]
     pass
 
 
-@pytest.mark.skipif(not hasattr(Lockfast, "barrier"), reason="Lockfast has no barrier yet")
 @without_excluded
 class TestBarrier(OnServer, test_locks.BarrierTests):  # type: ignore[misc]
     pass

@@ -80,7 +80,6 @@ class TestCondition(OnServer, lock_tests.ConditionTests):  # type: ignore[misc]
         return threading.Condition(lock or own)
 
 
-@pytest.mark.skipif(not hasattr(Lockfast, "barrier"), reason="Lockfast has no barrier yet")
 @without_excluded
 class TestBarrier(OnServer, lock_tests.BarrierTests):  # type: ignore[misc]
     def barriertype(self, parties: int, action: Any = None, timeout: float | None = None) -> threads.Barrier:

@@ -225,10 +225,6 @@ def test_drop_ins_are_imported_without_redis_py() -> None:
     assert done.stdout.strip() == "False"
 
 
-needs_barrier = pytest.mark.skipif(not hasattr(Lockfast, "barrier"), reason="Lockfast has no barrier yet")
-
-
-@needs_barrier
 def test_barrier_lets_the_threads_of_two_clients_meet(lf: Lockfast, other: Lockfast, name: str) -> None:
     acted: list[int] = []
     mine = threads.Barrier(lf, name, 2, lambda: acted.append(1), 10)
@@ -242,7 +238,6 @@ def test_barrier_lets_the_threads_of_two_clients_meet(lf: Lockfast, other: Lockf
     assert acted == [1]
 
 
-@needs_barrier
 def test_barrier_whose_action_fails_is_broken_for_all(lf: Lockfast, name: str) -> None:
     def fail() -> None:
         raise ZeroDivisionError
