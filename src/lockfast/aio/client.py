@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from lockfast import endpoints, names, specs
+from lockfast import names
 from lockfast.aio.lock import Lock
 from lockfast.aio.rlock import RLock
 from lockfast.aio.rwlock import RWLock
 from lockfast.aio.semaphore import Semaphore
 from lockfast.aio.several import Locks
-from lockfast.drivers.aio import Asyncio
+from lockfast.drivers import opening
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, looking
 from lockfast.locks import Options
@@ -51,9 +51,8 @@ class Lockfast:
     def __init__(
         self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
     ) -> None:
-        self._prefix = names.check_prefix(prefix)
-        timeout_s, label = specs.timeout_seconds(timeout), specs.label_text(label)
-        self._driver = Asyncio(endpoints.find(server), timeout_s, self._prefix, label)
+        self._driver = opening.asyncio(server, timeout, prefix, label)
+        self._prefix = prefix
         self._plain_made: PlainAsyncio | None = None
 
     def __repr__(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from lockfast import endpoints, names, specs
-from lockfast.drivers.threads import Threads
+from lockfast import names
+from lockfast.drivers import opening
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, looking
 from lockfast.locks import Options
@@ -50,9 +50,8 @@ class Lockfast:
     def __init__(
         self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
     ) -> None:
-        self._prefix = names.check_prefix(prefix)
-        timeout_s, label = specs.timeout_seconds(timeout), specs.label_text(label)
-        self._driver = Threads(endpoints.find(server), timeout_s, self._prefix, label)
+        self._driver = opening.threads(server, timeout, prefix, label)
+        self._prefix = prefix
         self._plain_made: PlainThreads | None = None
 
     def __repr__(self) -> str:
