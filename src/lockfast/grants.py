@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
+    from lockfast.flows.quorum import Voted
+    from lockfast.flows.votes import Votes
 
 D = TypeVar("D")
 HELD, LEAVING, RELEASED, LOST = "held", "leaving", "released", "lost"
@@ -52,11 +54,14 @@ class Hold:
     max_hold_s: float | None = None
     revoked = False  # its holder was asked to let go
     handed_on = False  # another process has it now
+    votes: Votes | None = None  # where a majority of servers decides
 
-    def __init__(self, ask: Ask, ticket: str, held: Held, era: Era, renews: bool) -> None:
+    def __init__(self, ask: Ask, ticket: str, held: Held | Voted, era: Era, renews: bool) -> None:
         self.ask = ask
         self.ticket = ticket
         self.fence, deadline, self.unsure = held
+        if type(held) is not tuple:
+            self.votes = held.votes  # type: ignore[union-attr]
         self.deadline = deadline
         self.era = era
         self.lease_ms = lease_ms = ask.lease_ms
@@ -241,6 +246,12 @@ class GrantView(Generic[D]):
     def fence(self) -> int:
         """Larger than that of any earlier grant of this name: what the lock protects can refuse older ones by it."""
         return self._hold.fence
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Which servers keep the hold at this moment, as far as is known, where a majority decides; else empty."""
+        votes = self._hold.votes
+        return () if votes is None or not self._hold.held() else votes.where(self._hold.era.now())
 
     @property
     def deadline(self) -> float:

@@ -69,7 +69,7 @@ def looks() -> list[object]:
     """All that a planted bug can change."""
     texts = [script.text for script in (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)]
     shas = [script.sha for script in (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)]
-    flows = [admission.acquire, admission._wait, admission.MARGIN_RATIO, Hold.renewed]
+    flows = [admission.acquire, admission.wait_for_push, admission.MARGIN_RATIO, Hold.renewed]
     imported = [vars(ending)["leave"], vars(renewal)["deadline_of"]]
     return [*texts, *shas, *flows, *imported]
 

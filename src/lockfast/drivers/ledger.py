@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lockfast.errors import LockfastError
-from lockfast.flows.admission import leave
+from lockfast.flows.ending import leave_by
 from lockfast.grants import HELD, log
 
 if TYPE_CHECKING:
@@ -65,6 +65,6 @@ class Ledger:
         if self._now() >= hold.deadline + hold.ask.grace_ms / 1000 + LOOK_S:
             self.unconfirmed.pop(hold.ticket, None)
             return
-        stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, sent_before=True)
+        stood = yield from leave_by(hold, env, sent_before=True)
         self.unconfirmed.pop(hold.ticket, None)
         hold.end_leave(stood, told=False)

@@ -74,13 +74,13 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             listening = env.listening
             by = sent + env.attempt_s
             if failures:
-                by = min(by, _give_up_at(started, heard_at, wait_s, env))
+                by = min(by, give_up_at(started, heard_at, wait_s, env))
             try:
                 reply = yield Call(ask.admit(env, wait_s), (env.seen.get(name.shown, 0), ticket), by)
             except Unreachable as failure:
                 unsure = unsure or failure.sent
                 failures += 1
-                gives_up_at = _give_up_at(started, heard_at, wait_s, env)
+                gives_up_at = give_up_at(started, heard_at, wait_s, env)
                 if env.now() >= gives_up_at:
                     raise
                 yield backoff(failures, gives_up_at, env)
@@ -108,7 +108,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
                 raise NotAcquired(busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 
             asks_by = ends_at if watch is None else (yield from watch.look(ask, ticket, ends_at, env))
-            push = yield from _wait(ticket, position, ms, asks_by, listening, env)
+            push = yield from wait_for_push(ticket, position, ms, asks_by, listening, env)
             if push is not None:
                 kind, number = push
                 if kind == "refused":
@@ -145,10 +145,10 @@ def _watch(started: float, env: Env) -> Watch:
     return detection.Watch(started, env)
 
 
-def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env) -> Flow[Push | None]:
+def wait_for_push(ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env) -> Flow[Push | None]:
     """Wait for the push; None when it is time to ask again."""
     try:
-        subscription = yield Listen(env.now() + env.attempt_s)
+        subscription = yield Listen(env.now() + env.attempt_s, env.place)
     except Unreachable:
         yield Sleep(0.05 + 0.1 * env.jitter())
         return None
@@ -160,7 +160,7 @@ def _wait(ticket: str, position: int, ms: int, ends_at: float, listening: int, e
     until = env.now() + HEARTBEAT_S * (0.75 + env.jitter() / 4)
     if position == 1:  # only the first in the queue watches the end of the holder's lease
         until = min(until, env.now() + ms / 1000 + 0.003)
-    push: Push | None = yield Wait(ticket, min(until, ends_at))
+    push: Push | None = yield Wait(ticket, min(until, ends_at), env.place)
     if push is None and env.listening != subscription:
         yield Sleep(0.2 * env.jitter())  # everybody who waited on that connection asks again now: not all at once
     return push
@@ -177,7 +177,7 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
     return deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else -inf
 
 
-def _give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:
+def give_up_at(started: float, heard_at: float, wait_s: float | None, env: Env) -> float:
     """When to stop trying to reach the server."""
     # Somebody who never reached it and named no patience most likely has the wrong address: tell them soon.
     silence_s = SILENCE_S if env.connected or wait_s is not None else env.timeout_s

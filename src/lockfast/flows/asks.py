@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockfast.flows.scripts import ADMIT, LEAVE, Bound
+from lockfast.flows.scripts import ADMIT, LEAVE, VOTE, Bound
 from lockfast.specs import MAX_LIMIT, PLACE_S, grace_seconds, lease_seconds, limit_count, permit_count
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Ask:
         "_admit",
         "_ask_once",
         "_me",
+        "_vote",
         "detect",
         "grace_ms",
         "kind",
@@ -50,7 +51,7 @@ class Ask:
         self.detect = False  # whether a waiter looks for deadlocks; see detection.py
         self.leave = Bound(LEAVE, name, (self.lease_ms + self.grace_ms, 0, ""))
         self._me: tuple[str, str] | None = None
-        self._admit = self._ask_once = self.leave  # until `admit` has seen who is asking
+        self._admit = self._ask_once = self._vote = self.leave  # until `admit` has seen who is asking
 
     def admit(self, env: Env, wait_s: float | None) -> Bound:
         """The admission script, bound to this name and to the client that asks (a forked child is another)."""
@@ -59,8 +60,14 @@ class Ask:
             what = (self.kind, self.limit, self.weight, self.lease_ms + self.grace_ms, *me)
             self._admit = Bound(ADMIT, self.name, (*what, PLACE_MS))
             self._ask_once = Bound(ADMIT, self.name, (*what, 0))
+            self._vote = Bound(VOTE, self.name, (*what[:4], me[1]))
             self._me = me  # last: another thread that sees it finds the bindings in place
         return self._ask_once if wait_s == 0 else self._admit
+
+    def vote(self, env: Env) -> Bound:
+        """The request for one server's vote."""
+        self.admit(env, None)
+        return self._vote
 
 
 def lock(name: Name, lease: object, grace: object = 0) -> Ask:

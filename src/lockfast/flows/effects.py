@@ -7,10 +7,11 @@ Between two yields nothing in the world changes as far as the flow can see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from lockfast.flows.fleet import Fleet
     from lockfast.flows.scripts import Bound
 
 R = TypeVar("R")
@@ -59,10 +60,11 @@ class Listen:
     The number changes with every new subscription; what was pushed before it may have been missed.
     """
 
-    __slots__ = ("by",)
+    __slots__ = ("by", "place")
 
-    def __init__(self, by: float) -> None:
+    def __init__(self, by: float, place: int = 0) -> None:
         self.by = by
+        self.place = place  # which of several servers
 
 
 class Push(NamedTuple):
@@ -82,11 +84,41 @@ class Wait:
     None may come early, when the push connection was lost: whoever waits then asks again.
     """
 
-    __slots__ = ("ticket", "until")
+    __slots__ = ("place", "ticket", "until")
 
-    def __init__(self, ticket: str, until: float) -> None:
+    def __init__(self, ticket: str, until: float, place: int = 0) -> None:
         self.ticket = ticket
         self.until = until
+        self.place = place  # which of several servers
+
+
+class Scatter:
+    """Run scripts on several servers at once: all are written before any reply is read. Answer: None.
+
+    places: which servers. make: called with the connection to each server of all (None where there is none), it
+    returns where each request goes and what it is. hear: called with the number of a request and its reply, or the
+    error that it came to; also later, with replies that come after the answer. Neither may wait for anything.
+    enough: whether what was heard will do; it is asked before every wait. by: when to go on without the rest.
+    behind: this undoes earlier requests: it is written whatever happens, and not waited for if the task is cancelled.
+    """
+
+    __slots__ = ("behind", "by", "enough", "hear", "make", "places")
+
+    def __init__(
+        self,
+        places: list[int],
+        make: Callable[[Sequence[object]], list[tuple[int, Call]]],
+        by: float,
+        hear: Callable[[int, Any], None],
+        enough: Callable[[], bool],
+        behind: bool = False,
+    ) -> None:
+        self.places = places
+        self.make = make
+        self.by = by
+        self.hear = hear
+        self.enough = enough
+        self.behind = behind
 
 
 class Sleep:
@@ -98,7 +130,7 @@ class Sleep:
         self.delay_s = delay_s
 
 
-Effect = Call | CallMany | Command | Listen | Wait | Sleep
+Effect = Call | CallMany | Command | Listen | Wait | Scatter | Sleep
 Flow = Generator[Effect, Any, R]
 
 
@@ -112,11 +144,13 @@ class Env:
         "attempt_s",
         "commands",
         "connected",
+        "fleet",
         "jitter",
         "listening",
         "me",
         "now",
         "owner",
+        "place",
         "seen",
         "timeout_s",
     )
@@ -131,6 +165,8 @@ class Env:
         self.seen = Seen()
         self.commands: dict[bytes, Any] = {}  # what the server told of its commands: see flows/guarding.py
         self.connected = False  # whether this client has ever had an answer from its server
+        self.fleet: Fleet | None = None  # the servers, where a majority of them decides
+        self.place = 0  # which of them this is about
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
 
     def introduce(self, channel: str, owner: str) -> None:

@@ -46,7 +46,7 @@ def finish(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
     """
     patience_s = UNDO_S if hold.why_lost else None
     try:
-        stood = yield from leave(hold.ask, hold.ticket, hold.unsure, env, hold.leave_sent, patience_s)
+        stood = yield from leave_by(hold, env, hold.leave_sent, patience_s)
     except GeneratorExit:
         raise
     except Unreachable as failure:
@@ -60,6 +60,15 @@ def finish(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
         keeper.finish(hold)
         raise
     end(hold, stood)
+
+
+def leave_by(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = None) -> Flow[bool]:
+    """Have the end of a hold confirmed: see admission.leave, or that of a majority."""
+    if hold.votes is None:
+        return (yield from leave(hold.ask, hold.ticket, hold.unsure, env, sent_before, patience_s))
+    from lockfast.flows import quorum_holds  # only where there is one
+
+    return (yield from quorum_holds.leave(hold, env, sent_before, patience_s))
 
 
 def end(hold: Hold, stood: bool) -> None:

@@ -21,6 +21,10 @@ GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 
 def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered."""
+    if env.fleet is not None:
+        from lockfast.flows import quorum_holds  # only where there is one
+
+        return (yield from quorum_holds.renew_all(due, env))
     sent = env.now()
     by = max(sent + 0.05, min(sent + env.attempt_s, *(hold.deadline for hold in due)))
     try:
@@ -43,6 +47,11 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: st
     weight: what it holds of the limit from now on, if less than before; the rest goes to whoever waits for it.
     heir: the ticket that has the hold from now on.
     """
+    if env.fleet is not None:
+        from lockfast.flows import quorum_holds
+
+        yield from quorum_holds.extend(hold, lease_ms, env, weight)
+        return
     hold.check()
     hold.lease_ms = lease_ms
     gives_up_at = min(env.now() + env.timeout_s, hold.deadline)

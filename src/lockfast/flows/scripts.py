@@ -57,6 +57,7 @@ class Bound:
 
 ADMIT = Script("admit", 9)
 LEAVE = Script("leave", 4)
+VOTE = Script("vote", 7)
 RENEW = Script("renew", 5)
 RESIZE = Script("resize", 2)
 REVOKE = Script("revoke", 1)

@@ -94,16 +94,19 @@ def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[
     stem = holder.new_ticket()
     sent = {ask: f"{stem}-{place}" for place, ask in enumerate(asks.in_order)}  # tickets that may be under way
     try:
-        yield from _ask_once(asks, sent, holds, env, holder)
+        if env.fleet is None:
+            yield from _ask_once(asks, sent, holds, env, holder)
+        else:
+            sent.clear()  # one after the other: each is a majority's to give
         for ask in asks.in_order:
             if ask in holds:
                 continue
-            if wait_s == 0:
+            if wait_s == 0 and env.fleet is None:
                 raise NotAcquired(admission.busy(ask.name.shown, 0.0), name=ask.name.shown)
             left_s = None if wait_s is None else max(wait_s - (env.now() - started), 0.0)
             ticket = holder.new_ticket()
             try:
-                held = yield from admission.acquire(ask, ticket, left_s, env)
+                held = yield from _acquire_one(ask, ticket, left_s, env)
             except NotAcquired as failure:
                 words = admission.busy(ask.name.shown, wait_s)
                 raise NotAcquired(words, name=ask.name.shown, waited_s=wait_s or 0.0) from failure
@@ -125,6 +128,14 @@ def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[
         for hold in holds.values():
             give_back(hold, holder.keeper)
         raise
+
+
+def _acquire_one(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]:
+    if env.fleet is None:
+        return (yield from admission.acquire(ask, ticket, wait_s, env))
+    from lockfast.flows import quorum  # only where there is one
+
+    return (yield from quorum.acquire(ask, ticket, wait_s, env))
 
 
 def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env, holder: Holder) -> Flow[None]:
@@ -220,6 +231,9 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
 
     asks: what they were acquired by.
     """
+    if env.fleet is not None:
+        yield from _release_each(holds, keeper, env)
+        return
     begun: list[Hold] = []
     failure: LockfastError | None = None
     try:
@@ -257,5 +271,25 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
             ending.end(hold, stood=reply == 1)
         except LockfastError as loss:
             failure = loss
+    if failure is not None:
+        raise failure
+
+
+def _release_each(holds: Sequence[Hold], keeper: ending.Keeps, env: Env) -> Flow[None]:
+    """The same where a majority decides, one after the other."""
+    failure: LockfastError | None = None
+    for place, hold in enumerate(holds):
+        try:
+            yield from ending.release(hold, keeper, env)
+        except GeneratorExit:
+            raise
+        except LockfastError as error:
+            if isinstance(error, Unreachable):
+                keeper.finish(hold)
+            failure = failure or error
+        except BaseException:
+            for other in holds[place + 1 :]:
+                give_back(other, keeper)
+            raise
     if failure is not None:
         raise failure

@@ -1,0 +1,266 @@
+"""What a client knows of the servers that vote: which answer, which may be counted, and what time they have.
+
+None of it decides who holds a name. Health only saves waiting for servers that do not answer; what is never guessed
+is whether a server counts: one that may have forgotten its votes does not, until every lease that it may have voted
+for has ended (`max_lease`, the same for all clients of the quorum, kept on the servers).
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from lockfast.errors import LockfastError, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.flows.effects import Env
+
+PROBE_S = 0.5  # how often one that did not answer is looked at
+RATE = 1.01  # how much faster than ours a server's clock may be
+CONTENDED_S = 5.0  # how long a name counts as contended after it was
+MAX_CONTENDED = 10_000
+DEFAULT_MAX_LEASE_S = 60.0
+
+
+class Node:
+    """One server, as this client knows it."""
+
+    __slots__ = ("ahead_us", "asked_at", "counts_at", "env", "looked_at", "probing", "run_id", "where", "why_down")
+
+    def __init__(self, where: str, env: Env) -> None:
+        self.where = where
+        self.env = env  # what the waiting at this server needs: whether its pushes are heard
+        self.run_id = ""
+        self.why_down = ""  # empty: it answers, as far as is known
+        self.asked_at = inf  # since when it owes an answer
+        self.looked_at = -inf
+        self.probing = False
+        self.counts_at = inf  # from when its votes count: not before it has introduced itself
+        self.ahead_us = -inf  # its clock, less ours
+
+    def asked(self, moment: float) -> None:
+        """A request is on its way to it."""
+        self.asked_at = min(self.asked_at, moment)
+
+    def answered(self) -> None:
+        """It said something."""
+        self.asked_at = inf
+        self.why_down = ""
+
+    def fell_silent(self, why: str) -> None:
+        """It cannot be reached."""
+        self.asked_at = inf
+        self.why_down = why
+
+    def told_time(self, server_us: int, sent: float) -> None:
+        """Its clock showed this after `sent`, on ours: what follows from it is never too low."""
+        self.ahead_us = server_us - sent * 1e6
+
+
+class Fleet:
+    """All servers of a quorum. node_timeout_s: how long one may take to answer before it counts as hung."""
+
+    def __init__(self, nodes: list[Node], node_timeout_s: float, max_lease_s: float | None) -> None:
+        self.nodes = nodes
+        self.majority = len(nodes) // 2 + 1
+        self.node_timeout_s = node_timeout_s
+        self.max_lease_s = DEFAULT_MAX_LEASE_S if max_lease_s is None else max_lease_s
+        self.rounds = 0  # how often votes were asked for
+        self.grants = 0  # and how often that came to a hold
+        self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
+        self._is_agreed = False  # whether a server has told what it is
+        self._trouble: LockfastError | None = None
+        self._contended: dict[str, float] = {}
+        self._order = sorted(range(len(nodes)), key=lambda place: nodes[place].where)  # the same for every client
+
+    @property
+    def max_lease_ms(self) -> int:
+        return round(self.max_lease_s * 1000)
+
+    def introduce(self, place: int, told: Introduction, moment: float) -> None:
+        """A server has introduced itself on a new connection, by commands sent at `moment`.
+
+        Raises nothing: what is wrong with the whole of them is told to whoever wants a hold.
+        """
+        node = self.nodes[place]
+        for other in self.nodes:
+            if other is not node and other.run_id == told.run_id:
+                self._trouble = Refused(
+                    f"{other.where} and {node.where} are one and the same server: it would vote twice", code="SAME"
+                )
+                return
+        if told.max_lease_ms != self.max_lease_ms:
+            if self._is_chosen or self._is_agreed:
+                self._trouble = Refused(
+                    f"{node.where} keeps max_lease={told.max_lease_ms / 1000:g} for this quorum, this client has "
+                    f"{self.max_lease_s:g}: name the same everywhere (to change it, stop all clients for that long, "
+                    f"then delete the key {told.key} on every server)",
+                    code="MAXLEASE",
+                )
+                return
+            self.max_lease_s = told.max_lease_ms / 1000
+        self._is_agreed = True
+        if node.run_id != told.run_id:
+            node.run_id = told.run_id
+            short_s = self.max_lease_s - told.uptime_s
+            node.counts_at = -inf if told.keeps or short_s <= 0 else moment + short_s * RATE
+        node.told_time(told.server_us, moment)
+        node.answered()
+
+    def check(self, lease_ms: int) -> None:
+        """Raise what keeps this quorum from working, or this lease from being asked for."""
+        if self._trouble is not None:
+            raise self._trouble
+        if lease_ms > self.max_lease_ms:
+            raise ValueError(
+                f"lease and grace are {lease_ms / 1000:g} s together, max_lease of this quorum is {self.max_lease_s:g}"
+            )
+
+    def counts_at(self) -> float:
+        """From when a majority of those that answer may be counted; inf when too few answer."""
+        times = sorted(node.counts_at for node in self.nodes if node.run_id and not node.why_down)
+        return times[self.majority - 1] if len(times) >= self.majority else inf
+
+    def is_counted(self, place: int, moment: float) -> bool:
+        return self.nodes[place].counts_at <= moment
+
+    def ready(self, moment: float) -> list[int]:
+        """Those to ask: whoever answers; everybody, if these are too few for a majority."""
+        latest = moment - self.node_timeout_s
+        ready = [
+            place
+            for place, node in enumerate(self.nodes)
+            if not node.why_down and node.asked_at > latest and node.counts_at <= moment
+        ]
+        return ready if len(ready) >= self.majority else list(range(len(self.nodes)))
+
+    def to_probe(self, moment: float) -> list[int]:
+        """Those that did not answer and were not looked at for a while."""
+        latest = moment - self.node_timeout_s
+        return [
+            place
+            for place, node in enumerate(self.nodes)
+            if not node.probing
+            and (node.why_down or node.asked_at <= latest or not node.run_id)
+            and node.looked_at <= moment - PROBE_S
+        ]
+
+    def door(self, name: str, ready: list[int]) -> int:
+        """Where to wait for a name: the first that answers, in an order that is the same for all clients."""
+        order = self._order
+        start = crc32(name.encode()) % len(order)
+        for step in range(len(order)):
+            place = order[(start + step) % len(order)]
+            if place in ready:
+                return place
+        return order[start]
+
+    def proposal(self, seen: int, moment: float) -> int:
+        """A fence that no server has reached, as far as is known."""
+        ahead_us = max((node.ahead_us for node in self.nodes), default=-inf)
+        return max(seen + 1, 0 if ahead_us == -inf else int(moment * 1e6 + ahead_us) + 1)
+
+    def is_contended(self, name: str, moment: float) -> bool:
+        return self._contended.get(name, -inf) > moment
+
+    def note_contention(self, name: str, moment: float) -> None:
+        """Others want this name: who asks for it again should queue first."""
+        if len(self._contended) >= MAX_CONTENDED:
+            self._contended.clear()
+        self._contended[name] = moment + CONTENDED_S
+
+    def forget_contention(self, name: str) -> None:
+        self._contended.pop(name, None)
+
+    def too_few(self, name: str, why: dict[int, str], moment: float) -> LockfastError:
+        """What to raise when a majority cannot be had, with what each server is about."""
+        told = []
+        for place, node in enumerate(self.nodes):
+            words = why.get(place) or node.why_down
+            if not words and not node.run_id:
+                words = "no answer yet"
+            elif not words and node.counts_at > moment:
+                words = (
+                    f"started less than max_lease ({self.max_lease_s:g} s) ago, cannot show that it kept its memory, "
+                    f"and is not counted for another {node.counts_at - moment:.1f} s (appendonly yes with appendfsync always "
+                    "lets it count at once)"
+                )
+            if words:
+                told.append(f"{node.where}: {words}")
+        return Unreachable(
+            f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can; " + "; ".join(told)
+        )
+
+
+class Introduction:
+    """What a server says of itself."""
+
+    __slots__ = ("keeps", "key", "max_lease_ms", "run_id", "server_us", "uptime_s")
+
+    def __init__(self, run_id: str, uptime_s: int, keeps: bool, server_us: int, max_lease_ms: int, key: str) -> None:
+        self.run_id = run_id
+        self.uptime_s = uptime_s
+        self.keeps = keeps  # whether a restart loses nothing that it has answered
+        self.server_us = server_us
+        self.max_lease_ms = max_lease_ms
+        self.key = key
+
+
+Words = tuple[str | int, ...]
+
+
+def greeting(prefix: str, max_lease_ms: int) -> list[Words]:
+    """The commands that a server introduces itself by."""
+    key = f"{prefix}:{{quorum}}"
+    return [
+        ("INFO", "server"),
+        ("INFO", "persistence"),
+        ("CONFIG", "GET", "appendfsync"),
+        ("SET", key, max_lease_ms, "NX"),
+        ("GET", key),
+        ("TIME",),
+    ]
+
+
+def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], LockfastError | None]) -> Introduction:
+    """What the replies to `greeting` say. Raises the refusal of what cannot be done without.
+
+    refused: the error that an error reply means; None for any other reply.
+    """
+    server, persistence, fsync, stored, kept, time = replies
+    for reply in (server, persistence, stored, kept, time):
+        failure = refused(reply)
+        if failure is not None:
+            raise failure
+    facts = _facts(server) | _facts(persistence)
+    if facts.get("redis_mode", "standalone") != "standalone":
+        raise Refused("it is part of a cluster: a quorum is of independent servers", code="CLUSTER")
+    keeps = (
+        facts.get("aof_enabled") == "1"
+        and facts.get("aof_last_write_status", "ok") == "ok"
+        and refused(fsync) is None  # who may not ask cannot know
+        and _texts(fsync)[-1:] == ["always"]
+    )
+    try:
+        return Introduction(
+            facts["run_id"],
+            int(facts["uptime_in_seconds"]),
+            keeps,
+            int(time[0]) * 1_000_000 + int(time[1]),
+            int(kept),
+            f"{prefix}:{{quorum}}",
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise Refused(f"it does not say what a quorum needs to know: {error!r}", code="INFO") from error
+
+
+def _facts(info: Any) -> dict[str, str]:
+    lines = (info.decode() if isinstance(info, bytes) else str(info)).splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _texts(reply: Any) -> list[str]:
+    return [word.decode() if isinstance(word, bytes) else str(word) for word in reply or []]

@@ -1,0 +1,285 @@
+"""Hold a name by the votes of a majority of independent servers (Redlock, with a queue and fences).
+
+What this file keeps true; health and clocks of the servers are in fleet.py, their part is lua/vote.lua:
+- Two holders would need a majority each, and so one server that voted for both. A vote is counted from before it was
+  asked for, less the margin for clocks (`deadline_of`); a hold is sure while a majority of its votes is.
+- A server that may have forgotten its votes is not counted until all leases that it may have voted for have ended.
+- The fence is the largest that any of the majority gave; it is handed out once a majority has stored it. Each later
+  majority has one of these servers in it, which gives a larger one.
+- Whatever ends an acquire without a hold, a `leave` goes wherever a vote was asked for, answered or not.
+- Who finds others in front waits in the queue of one server, the door; only the head of that queue asks the others.
+  Safety never depends on the door: it is for order and quiet.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from lockfast.errors import LockfastError, NotAcquired, Refused
+from lockfast.flows.admission import UNDO_S, busy, give_up_at, wait_for_push
+from lockfast.flows.effects import Call, Scatter, Sleep, backoff
+from lockfast.flows.votes import Votes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lockfast.flows.admission import Held
+    from lockfast.flows.asks import Ask
+    from lockfast.flows.effects import Env, Flow
+    from lockfast.flows.fleet import Fleet
+
+TRIES_AT_DOOR = 12  # how often the head of the queue asks the others before it queues anew
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.1
+
+
+class Voted(tuple[int, float, bool]):  # noqa: SLOT001 - a tuple can have no slots of its own
+    """What `acquire` returns: fence, until when it is sure, False; and the votes behind it."""
+
+    votes: Votes
+
+    @classmethod
+    def of(cls, fence: int, deadline: float, votes: Votes) -> Voted:
+        voted = cls((fence, deadline, False))
+        voted.votes = votes
+        return voted
+
+
+def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]:
+    """Hold what is asked for, queueing up to `wait_s` seconds (None: as long as it takes; 0: ask once).
+
+    Raises NotAcquired, Unreachable (too few servers: the message says which and why), Refused, or ValueError for a
+    lease that is longer than the quorum allows; however it ends without a hold, no vote stays.
+    """
+    fleet = env.fleet
+    assert fleet is not None
+    votes = Votes(ask, ticket, fleet)
+    try:
+        return (yield from _acquire(votes, wait_s, env, fleet))
+    except GeneratorExit:
+        raise  # the process died here; nobody is left to tidy up
+    except BaseException:
+        yield from _give_up(votes, list(range(len(fleet.nodes))), env, waits=True)
+        raise
+
+
+def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow[Held]:
+    ask = votes.ask
+    name = ask.name.shown
+    patience = _Patience(name, wait_s, env, fleet)
+    everywhere = list(range(len(fleet.nodes)))
+    door = -1
+    has_waited = False
+    tries = 0
+    while True:
+        fleet.check(ask.lease_ms + ask.grace_ms)
+        moment = env.now()
+        ready = fleet.ready(moment)
+        if door not in ready:
+            if door >= 0:
+                yield from _give_up(votes, [door], env)
+            door = fleet.door(name, ready)
+        at_head = votes.deadlines[door] > moment
+        queues = wait_s != 0 and not at_head
+        if queues and (votes.positions[door] or fleet.is_contended(name, moment)):
+            listening, sent = fleet.nodes[door].env.listening, moment
+            yield from _ask(votes, [door], door, patience.failures, env, fleet)
+            moment = env.now()
+            if votes.deadlines[door] > moment:
+                continue  # now the others
+            position = votes.positions[door]
+            if not position:  # it says nothing, or no to everybody: let the majority tell
+                fleet.forget_contention(name)
+                yield from patience.try_again(votes)
+                continue
+        else:
+            listening, sent = fleet.nodes[door].env.listening, moment
+            yield from _ask(votes, ready, door if queues else -1, patience.failures, env, fleet)
+            position = votes.positions[door]
+            # Who has a majority while others wait at the door came after them.
+            held = None if position else (yield from _settle(votes, env, fleet))
+            if held is not None:
+                if not has_waited:
+                    fleet.forget_contention(name)
+                fleet.grants += 1
+                return held
+            moment = env.now()
+            fleet.check(ask.lease_ms + ask.grace_ms)
+            if len([place for place in ready if _stands(votes.replies[place])]) < fleet.majority:
+                yield from _give_up(votes, everywhere, env)
+                yield from patience.try_again(votes)
+                continue
+            yield from _give_up(votes, [place for place in everywhere if place != door or not wait_s], env)
+        patience.heard(moment)
+        fleet.note_contention(name, moment)
+        if moment >= patience.ends_at:
+            raise NotAcquired(busy(name, wait_s), name=name, waited_s=wait_s or 0.0)
+        if position:
+            has_waited, tries = True, 0
+            yield from _wait_at_door(votes, door, sent, listening, patience.ends_at, fleet)
+        else:  # at the head, and the others are not free yet: most likely a `leave` is on its way to them
+            tries += 1
+            if tries > TRIES_AT_DOOR:  # others wait at another door, or hold without this one: let them go on
+                yield from _give_up(votes, [door], env)
+                tries = 0
+            pause_s = min(max(moment - sent, SHORTEST_PAUSE_S) * 2 ** min(tries, 8), LONGEST_PAUSE_S)
+            yield Sleep(max(0.0, min(pause_s * (0.5 + env.jitter()), patience.ends_at - env.now())))
+
+
+def _stands(reply: Any) -> bool:
+    """Whether a server said yes or no to the vote, rather than nothing."""
+    return type(reply) is int
+
+
+class _Patience:
+    """How long an acquire goes on when too few servers can agree to anything."""
+
+    def __init__(self, name: str, wait_s: float | None, env: Env, fleet: Fleet) -> None:
+        self._name = name
+        self._wait_s = wait_s
+        self._env = env
+        self._fleet = fleet
+        self._started = self._heard_at = env.now()
+        self.ends_at = inf if wait_s is None else self._started + wait_s
+        self.failures = 0
+
+    def heard(self, moment: float) -> None:
+        """A majority has answered."""
+        self._heard_at, self.failures = moment, 0
+
+    def try_again(self, votes: Votes) -> Flow[None]:
+        """Pause before the next try; raises what keeps the servers from it when there is to be none."""
+        env, fleet = self._env, self._fleet
+        self.failures += 1
+        refusals = {place: reply for place, reply in enumerate(votes.replies) if isinstance(reply, Refused)}
+        if len(fleet.nodes) - len(refusals) < fleet.majority:
+            raise next(iter(refusals.values()))
+        moment = env.now()
+        counts_at = fleet.counts_at()
+        if moment < counts_at < inf and (self.failures == 1 or self._wait_s != 0):
+            # They answer, and will be counted: that is worth waiting for, as a lock that others hold is.
+            if counts_at >= self.ends_at:
+                yield Sleep(max(0.0, self.ends_at - moment))
+                raise self._too_few(votes)
+            yield Sleep(counts_at - moment)
+            self._heard_at, self.failures = env.now(), 0
+            return
+        gives_up_at = give_up_at(self._started, self._heard_at, self._wait_s, env)
+        if self._wait_s and self.failures > 1:
+            gives_up_at = min(gives_up_at, self.ends_at)
+        if moment >= gives_up_at:
+            raise self._too_few(votes)
+        yield backoff(self.failures, gives_up_at, env)
+
+    def _too_few(self, votes: Votes) -> LockfastError:
+        why = {place: str(reply) for place, reply in enumerate(votes.replies) if isinstance(reply, BaseException)}
+        return self._fleet.too_few(self._name, why, self._env.now())
+
+
+def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[None]:
+    """Ask for votes; at `queue_at` for a place in the queue as well."""
+    ask = votes.ask
+    sent = env.now()
+    # Servers that are slow today must not be given up on for ever.
+    by = sent + min(fleet.node_timeout_s * 2**failures, env.attempt_s)
+    proposal = fleet.proposal(env.seen.get(ask.name.shown, 0), sent)
+    fleet.rounds += 1
+    majority = fleet.majority
+
+    def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
+        votes.begin(places, lines)
+        return [
+            (place, Call(ask.admit(env, None), (proposal - 1, votes.tickets[place]), by))
+            if place == queue_at
+            else (place, votes.vote(place, ask.lease_ms, ask.weight, proposal, env, by))
+            for place in places
+        ]
+
+    def enough() -> bool:
+        yes = no = 0
+        replies = votes.replies
+        for place in places:
+            code = replies[place]
+            if code is not None:
+                if type(code) is int and code >= 1 and fleet.is_counted(place, sent):
+                    yes += 1
+                else:
+                    no += 1
+        if yes >= majority:
+            return True
+        # Too many have said no; but where the caller stands in the queue is worth waiting for.
+        return len(places) - no < majority and (queue_at < 0 or replies[queue_at] is not None)
+
+    yield Scatter(places, make, by, votes.hearer(places, sent), enough)
+
+
+def _settle(votes: Votes, env: Env, fleet: Fleet) -> Flow[Held | None]:
+    """Make a hold of a majority of votes, if there is one: agree on its fence, and see that it is for long enough."""
+    ask = votes.ask
+    is_alone = ask.weight == ask.limit  # a shared hold's fence only tells it from others
+    for _ in range(3):
+        moment = env.now()
+        granted = votes.granted(0, moment)
+        if len(granted) < fleet.majority:
+            return None
+        fence = max(votes.fences[place] for place in granted)
+        least = fence if is_alone else 0
+        deadline = votes.sure_until(least, moment)
+        if deadline - moment >= ask.lease_s / 2:
+            env.seen.learn(ask.name.shown, fence)
+            return Voted.of(fence, deadline, votes)
+        lower = [place for place in granted if votes.fences[place] < least]
+        yield from _keep(votes, lower or granted, ask.lease_ms, ask.weight, fence, env, fleet)
+    return None
+
+
+def _keep(
+    votes: Votes, places: list[int], lease_ms: int, weight: int, fence: int, env: Env, fleet: Fleet
+) -> Flow[None]:
+    """Have votes kept for another lease, with this fence at least."""
+    sent = env.now()
+    by = sent + max(fleet.node_timeout_s, env.attempt_s / 4)
+
+    def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
+        votes.begin(places, lines)
+        return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
+
+    def enough() -> bool:
+        return votes.sure_until(fence, sent) > sent + lease_ms / 2000
+
+    yield Scatter(places, make, by, votes.hearer(places, sent), enough)
+
+
+def _wait_at_door(votes: Votes, door: int, sent: float, listening: int, ends_at: float, fleet: Fleet) -> Flow[None]:
+    """Wait for the push by which the door gives its vote; or until it is time to ask it again."""
+    ask, position, due_ms = votes.ask, votes.positions[door], votes.dues_ms[door]
+    push = yield from wait_for_push(votes.tickets[door], position, due_ms, ends_at, listening, fleet.nodes[door].env)
+    if push is None:
+        return
+    kind, number = push
+    if kind == "refused":
+        raise Refused(f"{ask.name.shown!r}: it wants {ask.weight}, the limit is {number} now", code="LIMIT")
+    votes.pushed(door, number, sent)
+
+
+def _give_up(votes: Votes, places: list[int], env: Env, waits: bool = False) -> Flow[None]:
+    """Take back what these servers may have voted. waits: until they have confirmed, for a moment."""
+    asked = [place for place in places if votes.asked[place]]
+    if not asked:
+        return
+    by = env.now() + UNDO_S
+    left = len(asked) if waits else 0
+
+    def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
+        requests = votes.leaves(asked, lines, by)
+        votes.forget(asked)
+        return requests
+
+    def hear(_index: int, _reply: object) -> None:
+        nonlocal left
+        left -= 1
+
+    try:
+        yield Scatter(asked, make, by, hear, lambda: left <= 0, behind=True)
+    except LockfastError:
+        pass  # a vote ends with its lease

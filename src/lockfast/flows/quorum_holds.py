@@ -1,0 +1,191 @@
+"""What follows an acquire by majority: votes are kept, and taken back in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lockfast.errors import LockfastError, Unreachable
+from lockfast.flows import renewal
+from lockfast.flows.effects import Scatter, backoff
+from lockfast.grants import HELD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lockfast.flows.effects import Call, Env, Flow
+    from lockfast.flows.fleet import Fleet
+    from lockfast.flows.votes import Votes
+    from lockfast.grants import Hold
+
+LOST = "a majority of the servers no longer knows it (broken, flushed, or restarted empty)"
+
+
+def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
+    """Have the votes of each hold kept, all in one trip, and tell it what came of it. Returns the unanswered ones.
+
+    Servers that have not voted for a hold, or have forgotten it, are asked for their vote as well.
+    """
+    rounds = [_Round(hold, env, env.now(), hold.lease_ms, hold.ask.weight) for hold in due]
+    yield _scatter(rounds, env, min(hold.deadline for hold in due))
+    return [hold for hold, asked in zip(due, rounds, strict=True) if not asked.settle()]
+
+
+def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
+    """Renew one hold now, trying as long as it is sure. weight: as in renewal.extend.
+
+    Raises LeaseLost, NotHeld, Unreachable, or ValueError for a lease that is longer than the quorum allows.
+    """
+    assert env.fleet is not None
+    hold.check()
+    env.fleet.check(lease_ms + hold.ask.grace_ms)
+    hold.lease_ms = lease_ms
+    gives_up_at = min(env.now() + env.timeout_s, hold.deadline)
+    failures = 0
+    while True:
+        asked = _Round(hold, env, env.now(), lease_ms, weight or hold.ask.weight)
+        yield _scatter([asked], env, gives_up_at)
+        if asked.settle():
+            hold.check()
+            return
+        failures += 1
+        if env.now() >= gives_up_at:
+            hold.check()  # if it is over by now, that is what the caller must hear
+            raise env.fleet.too_few(hold.ask.name.shown, asked.why(), env.now())
+        yield backoff(failures, gives_up_at, env)
+
+
+class _Round:
+    """One renewal of one hold."""
+
+    def __init__(self, hold: Hold, env: Env, sent: float, lease_ms: int, weight: int) -> None:
+        assert env.fleet is not None
+        assert hold.votes is not None
+        self._hold = hold
+        self._fleet: Fleet = env.fleet
+        self._votes: Votes = hold.votes
+        self.sent = sent
+        self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
+        self._weight = weight
+        self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
+
+    def requests(self, places: list[int], lines: Sequence[object], env: Env, by: float) -> list[tuple[int, Call]]:
+        votes = self._votes
+        votes.begin(places, lines)
+        # In this order: a release in another thread either finds these under way, or is seen here.
+        if self._hold.state is not HELD:
+            votes.cancel(places)
+            return []
+        lease_ms, weight, fence = self._lease_ms, self._weight, self._hold.fence
+        return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
+
+    def hearer(self, places: list[int]) -> Callable[[int, Any], None]:
+        return self._votes.hearer(places, self.sent)
+
+    def is_decided(self) -> bool:
+        return self._hold.state is not HELD or self._said_yes() >= self._fleet.majority or self._is_gone()
+
+    def _said_yes(self) -> int:
+        replies, fleet = self._votes.replies, self._fleet
+        return len(
+            [
+                place
+                for place, code in enumerate(replies)
+                if type(code) is int and code >= 1 and fleet.is_counted(place, self.sent)
+            ]
+        )
+
+    def _is_gone(self) -> bool:
+        said_no = len([code for code in self._votes.replies if type(code) is int and code < 1])
+        return len(self._fleet.nodes) - said_no < self._fleet.majority
+
+    def why(self) -> dict[int, str]:
+        """What each server that did not answer was about."""
+        replies = self._votes.replies
+        return {place: str(reply) for place, reply in enumerate(replies) if isinstance(reply, BaseException)}
+
+    def settle(self) -> bool:
+        """Tell the hold what came of it. False when too few have answered."""
+        hold, votes = self._hold, self._votes
+        if self._is_gone():
+            hold.lose(LOST)
+            return True
+        hold.renewed(votes.sure_until(self._least, self.sent))
+        if votes.is_wanted:
+            hold.revoke()
+        if self._said_yes() >= self._fleet.majority:
+            return True
+        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.why(), self.sent))
+        return False
+
+
+def _scatter(rounds: list[_Round], env: Env, gives_up_at: float) -> Scatter:
+    fleet = env.fleet
+    assert fleet is not None
+    sent = rounds[0].sent
+    by = max(sent + 0.05, min(sent + env.attempt_s, gives_up_at))
+    places = fleet.ready(sent)
+    hearers = [asked.hearer(places) for asked in rounds]
+    order: list[tuple[int, int]] = []  # which of the rounds, and which of its requests, each one is
+
+    def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
+        made = [asked.requests(places, lines, env, by) for asked in rounds]
+        # All that goes to one server stands together, so that it is written at once.
+        order.extend((number, at) for at in range(len(places)) for number, calls in enumerate(made) if calls)
+        return [made[number][at] for number, at in order]
+
+    def hear(index: int, reply: Any) -> None:
+        number, at = order[index]
+        hearers[number](at, reply)
+
+    return Scatter(places, make, by, hear, lambda: all(asked.is_decided() for asked in rounds))
+
+
+def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = None) -> Flow[bool]:
+    """Take all votes back. True when a majority stood until now; the rest is as for admission.leave.
+
+    It is done when those that are free of it are a majority: then the next one can be let in.
+    """
+    votes, fleet = hold.votes, env.fleet
+    assert votes is not None
+    assert fleet is not None
+    started = env.now()
+    gives_up_at = started + (env.timeout_s if patience_s is None else patience_s)
+    everywhere = list(range(len(fleet.nodes)))
+    # The door hears it last: whom it lets in finds the others free.
+    door = fleet.door(hold.ask.name.shown, fleet.ready(started))
+    places = [place for place in everywhere if place != door and votes.asked[place]]
+    if votes.asked[door]:
+        places.append(door)
+    found: dict[int, Any] = {}
+    failures = 0
+    while True:
+        moment = env.now()
+        by = min(moment + min(max(fleet.node_timeout_s, 0.05) * 2**failures, env.attempt_s), gives_up_at)
+        missing = [place for place in places if place not in found]
+        heard: dict[int, Any] = {}
+
+        def hear(index: int, reply: Any, missing: list[int] = missing, heard: dict[int, Any] = heard) -> None:
+            heard[missing[index]] = reply
+
+        def is_free(heard: dict[int, Any] = heard) -> bool:
+            answers = [reply for reply in heard.values() if not isinstance(reply, BaseException)]
+            return len(everywhere) - len(places) + len(found) + len(answers) >= fleet.majority
+
+        def make(lines: Sequence[object], missing: list[int] = missing, by: float = by) -> list[tuple[int, Call]]:
+            return votes.leaves(missing, lines, by)
+
+        yield Scatter(missing, make, by, hear, is_free)
+        for place, reply in list(heard.items()):
+            if not isinstance(reply, BaseException):
+                found[place] = reply
+            elif not isinstance(reply, Unreachable) or reply.sent:
+                sent_before = True
+        if is_free({}):
+            gone = len([place for place, reply in found.items() if reply != 1]) + len(everywhere) - len(places)
+            return len(everywhere) - gone >= fleet.majority or sent_before
+        failures += 1
+        if env.now() >= gives_up_at:
+            why = {place: str(reply) for place, reply in heard.items() if isinstance(reply, BaseException)}
+            failure: LockfastError = fleet.too_few(hold.ask.name.shown, why, env.now())
+            raise Unreachable(f"{failure} (release of {hold.ask.name.shown!r})", sent=True) from None
+        yield backoff(failures, gives_up_at, env)
