@@ -137,6 +137,24 @@ def timeout_seconds(value: object) -> float:
     return timeout_s
 
 
+def max_lease_seconds(value: object) -> float:
+    """The longest lease of a quorum: a second at least, for that is how servers count their uptime."""
+    max_lease_s = lease_seconds(value)
+    if max_lease_s < 1:
+        raise ValueError(f"max_lease must be at least 1 second, got {value!r}")
+    return max_lease_s
+
+
+def node_timeout_seconds(value: object, is_local: bool, timeout_s: float) -> float:
+    """How long one server of a quorum may take to answer before it counts as hung."""
+    if value is None:
+        return min(0.05 if is_local else 0.25, timeout_s / 2)
+    node_timeout_s = seconds(value, "node_timeout")
+    if not 0.005 <= node_timeout_s <= timeout_s:
+        raise ValueError(f"node_timeout must be between 0.005 and the timeout of {timeout_s:g} seconds, got {value!r}")
+    return node_timeout_s
+
+
 def parse_duration(text: str) -> float:
     """Seconds from "500ms", "30s", "5m", "2h", "1d" or a bare number of seconds; ValueError otherwise."""
     match = _DURATION.fullmatch(text)

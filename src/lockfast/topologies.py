@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 from lockfast import endpoints
@@ -21,6 +22,11 @@ class Quorum:
 
     def __init__(self, nodes: tuple[Endpoint, ...]) -> None:
         self.nodes = nodes
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of them are on this host."""
+        return all(node.path or node.host in ("localhost", "127.0.0.1", "::1") for node in self.nodes)
 
     @property
     def where(self) -> str:
@@ -44,4 +50,31 @@ def find(server: object) -> Topology:
 
 
 def _quorum(servers: list[object]) -> Topology:
-    raise TypeError("a majority of several servers is not supported yet: name one server")
+    if not servers:
+        raise ValueError("name at least one server")
+    if len(servers) == 1:
+        return find(servers[0])
+    found = [find(_named(server)) for server in servers]
+    nodes = tuple([node for node in found if isinstance(node, endpoints.Endpoint) and node.resolve is None])
+    if len(nodes) < len(found):
+        raise ValueError("a majority is of single servers: name no sentinel, cluster or list in it")
+    addresses = [node.where for node in nodes]
+    for address in addresses:
+        if addresses.count(address) > 1:
+            raise ValueError(f"{address} is named twice: it would vote twice")
+    if len(nodes) == 2:
+        raise ValueError("of 2 servers both would have to answer, which is less safe than 1: name 1, or 3 or 5")
+    if len(nodes) % 2 == 0:
+        warnings.warn(
+            f"{len(nodes)} servers bear no more failures than {len(nodes) - 1}: name an odd number",
+            stacklevel=6,
+        )
+    return Quorum(nodes)
+
+
+def _named(server: object) -> object:
+    if server is None or server == "":
+        raise TypeError(
+            "each of several servers must be named by a URL or a client: the embedded one is not independent"
+        )
+    return server

@@ -41,6 +41,7 @@ class Asyncio:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
+        self.where = endpoint.where  # for messages
         self.prefix = prefix
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
@@ -311,6 +312,7 @@ class Asyncio:
                 await self.run(self.keeper.ledger.finish_one(hold, self.env))
         except LockfastError:
             pass  # the lease ends what could not be confirmed now
+        await self._drain()
         self.closed = True
         tasks = [task for task in (self._linking, *self._undoing) if task is not None]
         for task in tasks:
@@ -323,6 +325,9 @@ class Asyncio:
         if links:
             await asyncio.wait([link.ended for link in links], timeout=1.0)
         self._door.close()
+
+    async def _drain(self) -> None:
+        """What is to be waited for before the connections end: here everybody who asked has been answered."""
 
     def forget(self) -> None:
         """In a forked child: own nothing of the parent's. The loop does not run here, so neither does the client."""

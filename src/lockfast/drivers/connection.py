@@ -27,14 +27,14 @@ class Connection:
     """A socket with a reader. Not shared: whoever took it from the pool is alone with it."""
 
     __slots__ = (
-        "_feed",
         "_in_kernel",
         "_is_ticking",
-        "_next",
         "_receive_now",
         "_send_all",
         "_set_s",
         "_tick_s",
+        "feed",
+        "next_reply",
         "owed",
         "sock",
         "where",
@@ -45,7 +45,7 @@ class Connection:
         self.where = where
         self.owed = 0
         reader = Reader()
-        self._feed, self._next = reader.feed, reader.gets
+        self.feed, self.next_reply = reader.feed, reader.gets
         self._send_all, self._receive_now = sock.sendall, sock.recv
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
         # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
@@ -70,13 +70,13 @@ class Connection:
             if self._is_ticking:  # Most replies are short, and come within a tick and all at once.
                 data = self._receive_now(SHORT)
                 if data:
-                    self._feed(data)
-                    reply = self._next()
+                    self.feed(data)
+                    reply = self.next_reply()
                     while reply is not False:
                         self.owed -= 1
                         if not self.owed:
                             return reply
-                        reply = self._next()
+                        reply = self.next_reply()
         except BlockingIOError:
             pass
         except OSError as error:
@@ -108,14 +108,14 @@ class Connection:
     def _read_one(self, by: float) -> Any:
         reply = self._gets()
         while reply is False:
-            self._feed(self._receive(by))
+            self.feed(self._receive(by))
             reply = self._gets()
         self.owed -= 1
         return reply
 
     def _gets(self) -> Any:
         try:
-            return self._next()
+            return self.next_reply()
         except ProtocolError as error:
             raise self._garbled(error) from error
 
@@ -126,13 +126,13 @@ class Connection:
         """The next messages of a subscribed connection: all that came together; none when nothing comes by `by`."""
         messages: list[Any] = []
         try:
-            message = self._next()
+            message = self.next_reply()
             while message is False:
-                self._feed(self._receive(by))
-                message = self._next()
+                self.feed(self._receive(by))
+                message = self.next_reply()
             while message is not False:
                 messages.append(message)
-                message = self._next()
+                message = self.next_reply()
         except TimeoutError:
             pass
         except ProtocolError as error:

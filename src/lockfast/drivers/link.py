@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
@@ -20,14 +20,28 @@ from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from lockfast.endpoints import Endpoint
 
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
 LINGER_S = 60.0  # how long a retired link waits for the replies that it is owed
 
-Owed = Reply | Promised | None  # None: a reply that nobody reads
+
+class Expects(Protocol):
+    """Whoever wants a reply: see reply.py."""
+
+    by: float
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def settle(self, value: Any) -> None: ...
+
+    def fail(self, error: BaseException) -> bool: ...
+
+
+Owed = Reply | Promised | Expects | None  # None: a reply that nobody reads
 
 
 class Link(asyncio.Protocol):
@@ -72,6 +86,19 @@ class Link(asyncio.Protocol):
             self._send(data, by, idle)
         yield reply
         return reply.value
+
+    @property
+    def owes(self) -> int:
+        """How many replies are to come."""
+        return len(self._owed)
+
+    def post(self, data: bytes, expected: Sequence[Expects], by: float) -> None:
+        """Send now or with this turn's batch; each reply is told to who expects it. Raises Unreachable(sent=False)."""
+        if self._transport is None or self._transport.is_closing():
+            raise self._not_sent()
+        idle = not self._owed
+        self._owed.extend(expected)
+        self._send(data, by, idle)
 
     def request(self, data: bytes, by: float) -> asyncio.Future[Any]:
         """Send now or with this turn's batch. The future gets the reply, whoever waits for it."""

@@ -5,28 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockfast import names, specs, topologies
-from lockfast.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from lockfast.drivers.aio import Asyncio
     from lockfast.drivers.threads import Threads
 
 
-def threads(server: object, timeout: object, prefix: str, label: object) -> Threads:
-    """A driver for threads. Nothing is connected yet. Raises TypeError or ValueError for what cannot work."""
+class Given:
+    """The settings of a client, as its caller gave them. Raises TypeError or ValueError for what cannot work."""
+
+    __slots__ = ("label", "max_lease_s", "node_timeout_s", "prefix", "timeout_s", "topology")
+
+    def __init__(
+        self, server: object, timeout: object, prefix: str, label: object, max_lease: object, node_timeout: object
+    ) -> None:
+        self.prefix = names.check_prefix(prefix)
+        self.timeout_s = specs.timeout_seconds(timeout)
+        self.label = specs.label_text(label)
+        self.topology = topology = topologies.find(server)
+        is_quorum = isinstance(topology, topologies.Quorum)
+        if (max_lease is not None or node_timeout is not None) and not is_quorum:
+            raise ValueError("max_lease and node_timeout are for a majority of several servers: name more than one")
+        self.max_lease_s = None if max_lease is None else specs.max_lease_seconds(max_lease)
+        self.node_timeout_s = 0.0
+        if isinstance(topology, topologies.Quorum):
+            self.node_timeout_s = specs.node_timeout_seconds(node_timeout, topology.is_local, self.timeout_s)
+
+
+def threads(given: Given) -> Threads:
+    """A driver for threads. Nothing is connected yet."""
+    if isinstance(given.topology, topologies.Quorum):
+        from lockfast.drivers.quorum_threads import QuorumThreads
+
+        return QuorumThreads(
+            given.topology, given.timeout_s, given.prefix, given.label, given.node_timeout_s, given.max_lease_s
+        )
     from lockfast.drivers.threads import Threads
 
-    names.check_prefix(prefix)
-    topology = topologies.find(server)
-    assert isinstance(topology, Endpoint)
-    return Threads(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
+    return Threads(given.topology, given.timeout_s, given.prefix, given.label)
 
 
-def asyncio(server: object, timeout: object, prefix: str, label: object) -> Asyncio:
-    """A driver for asyncio; the rest as for threads."""
+def asyncio(given: Given) -> Asyncio:
+    """A driver for asyncio. Nothing is connected yet."""
+    if isinstance(given.topology, topologies.Quorum):
+        from lockfast.drivers.quorum_aio import QuorumAsyncio
+
+        return QuorumAsyncio(
+            given.topology, given.timeout_s, given.prefix, given.label, given.node_timeout_s, given.max_lease_s
+        )
     from lockfast.drivers.aio import Asyncio
 
-    names.check_prefix(prefix)
-    topology = topologies.find(server)
-    assert isinstance(topology, Endpoint)
-    return Asyncio(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
+    return Asyncio(given.topology, given.timeout_s, given.prefix, given.label)

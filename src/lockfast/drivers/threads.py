@@ -40,6 +40,7 @@ class Threads:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, prefix: str, label: str | None) -> None:
         self.endpoint = endpoint
+        self.where = endpoint.where  # for messages
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
         self.env = Env(now, random.random, timeout_s)

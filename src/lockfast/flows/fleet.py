@@ -185,8 +185,8 @@ class Fleet:
             elif not words and node.counts_at > moment:
                 words = (
                     f"started less than max_lease ({self.max_lease_s:g} s) ago, cannot show that it kept its memory, "
-                    f"and is not counted for another {node.counts_at - moment:.1f} s (appendonly yes with appendfsync always "
-                    "lets it count at once)"
+                    f"and is not counted for another {node.counts_at - moment:.1f} s (with appendfsync always "
+                    "it would count at once)"
                 )
             if words:
                 told.append(f"{node.where}: {words}")

@@ -14,7 +14,7 @@ What this file keeps true; health and clocks of the servers are in fleet.py, the
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockfast.errors import LockfastError, NotAcquired, Refused
 from lockfast.flows.admission import UNDO_S, busy, give_up_at, wait_for_push
@@ -105,11 +105,13 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 return held
             moment = env.now()
             fleet.check(ask.lease_ms + ask.grace_ms)
-            if len([place for place in ready if _stands(votes.replies[place])]) < fleet.majority:
+            # Those that answered and count: a no of theirs may be a yes later.
+            able = [p for p in ready if type(votes.replies[p]) is int and fleet.is_counted(p, moment)]
+            if len(able) < fleet.majority:
                 yield from _give_up(votes, everywhere, env)
                 yield from patience.try_again(votes)
                 continue
-            yield from _give_up(votes, [place for place in everywhere if place != door or not wait_s], env)
+            yield from _give_up(votes, [place for place in everywhere if place != door or wait_s == 0], env)
         patience.heard(moment)
         fleet.note_contention(name, moment)
         if moment >= patience.ends_at:
@@ -124,11 +126,6 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 tries = 0
             pause_s = min(max(moment - sent, SHORTEST_PAUSE_S) * 2 ** min(tries, 8), LONGEST_PAUSE_S)
             yield Sleep(max(0.0, min(pause_s * (0.5 + env.jitter()), patience.ends_at - env.now())))
-
-
-def _stands(reply: Any) -> bool:
-    """Whether a server said yes or no to the vote, rather than nothing."""
-    return type(reply) is int
 
 
 class _Patience:
@@ -264,7 +261,7 @@ def _wait_at_door(votes: Votes, door: int, sent: float, listening: int, ends_at:
 
 def _give_up(votes: Votes, places: list[int], env: Env, waits: bool = False) -> Flow[None]:
     """Take back what these servers may have voted. waits: until they have confirmed, for a moment."""
-    asked = [place for place in places if votes.asked[place]]
+    asked = [place for place in places if votes.may_stand(place)]
     if not asked:
         return
     by = env.now() + UNDO_S

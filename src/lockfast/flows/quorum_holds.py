@@ -153,8 +153,8 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
     everywhere = list(range(len(fleet.nodes)))
     # The door hears it last: whom it lets in finds the others free.
     door = fleet.door(hold.ask.name.shown, fleet.ready(started))
-    places = [place for place in everywhere if place != door and votes.asked[place]]
-    if votes.asked[door]:
+    places = [place for place in everywhere if place != door and votes.may_stand(place)]
+    if votes.may_stand(door):
         places.append(door)
     found: dict[int, Any] = {}
     failures = 0

@@ -151,12 +151,17 @@ class Votes:
         return tuple(self._fleet.nodes[place].where for place in self.granted(0, moment))
 
     def leaves(self, places: list[int], lines: Sequence[object], by: float) -> list[tuple[int, Call]]:
-        """The requests that take the votes back; what was not asked needs none."""
+        """The requests that take the votes back."""
         return [
             (place, Call(leave_of(self.ask, self.is_unsure(place, lines)), (self.tickets[place],), by))
             for place in places
-            if self.asked[place]
         ]
+
+    def may_stand(self, place: int) -> bool:
+        """Whether a server may have something to take back: not if it was not asked, or has said no since."""
+        return self.asked[place] and (
+            self.deadlines[place] > -inf or self.positions[place] > 0 or self._owed[place] > 0 or self._unsure[place]
+        )
 
     def is_unsure(self, place: int, lines: Sequence[object]) -> bool:
         """Whether a request to this server may still run, later than one that goes out on these connections."""
@@ -165,7 +170,7 @@ class Votes:
     def forget(self, places: list[int]) -> None:
         """A `leave` was sent to these: what they said counts no more, and they are asked anew by another ticket."""
         for place in places:
-            if self.asked[place]:
+            if self.asked[place]:  # else the ticket was never sent
                 self.tickets[place] = f"{self._ticket}~{self.round}"
                 self.asked[place] = self._unsure[place] = False
                 self._owed[place] = 0

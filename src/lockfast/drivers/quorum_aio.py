@@ -1,0 +1,312 @@
+"""Runs flows in asyncio tasks over a majority of independent servers: one link to each, which all tasks share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockfast.clock import now
+from lockfast.drivers import wire
+from lockfast.drivers.aio import Asyncio
+from lockfast.drivers.hub_aio import Hub
+from lockfast.drivers.link import Link, connect
+from lockfast.drivers.reply import Reply
+from lockfast.drivers.wire import ReplyError, evalsha
+from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.flows import ending, quorum
+from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
+from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from lockfast.flows.admission import Held
+    from lockfast.flows.asks import Ask
+    from lockfast.flows.effects import Call, Effect, Flow
+    from lockfast.grants import Hold
+    from lockfast.topologies import Quorum
+
+R = TypeVar("R")
+DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
+GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
+
+
+class Trip:
+    """The requests of one Scatter, and the task that waits until enough of them are answered."""
+
+    __slots__ = ("_enough", "_waiter", "hear", "missing")
+
+    def __init__(self, effect: Scatter) -> None:
+        self.hear = effect.hear
+        self._enough = effect.enough
+        self.missing = 0
+        self._waiter: Reply | None = None
+
+    def told(self) -> None:
+        """One more has been heard."""
+        self.missing -= 1
+        waiter = self._waiter
+        if waiter is not None and not waiter.is_done and (not self.missing or self._enough()):
+            waiter.settle(None)
+
+    async def wait(self, loop: asyncio.AbstractEventLoop, by: float) -> None:
+        """Until it is enough, or all is there, or the time is up."""
+        if not self.missing or self._enough():
+            return
+        waiter = self._waiter = Reply(loop, by)
+        alarm = loop.call_later(max(by - now(), 0.0), waiter.settle, None)
+        try:
+            await _settled(waiter)
+        finally:
+            alarm.cancel()
+
+
+class Heard:
+    """One request of a trip, on the list of what a link owes."""
+
+    __slots__ = ("_call", "_index", "_link", "_node", "_trip", "by", "is_done")
+
+    def __init__(self, trip: Trip, index: int, call: Call, link: Link, node: Node, by: float) -> None:
+        self._trip = trip
+        self._index = index
+        self._call = call
+        self._link = link
+        self._node = node
+        self.by = by
+        self.is_done = False
+
+    def settle(self, value: Any) -> None:
+        self._node.answered()
+        if type(value) is ReplyError:
+            if wire.is_noscript(value):
+                try:
+                    self._link.post(wire.eval_text(self._call.bound, self._call.args), [self], self.by)
+                except Unreachable as failure:
+                    self.fail(failure)
+                return
+            value = wire.failure(value, self._link.where, self._call.bound)
+        self._tell(value)
+
+    def fail(self, error: BaseException) -> bool:
+        self._tell(error)
+        return True
+
+    def _tell(self, value: Any) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self._trip.hear(self._index, value)
+            self._trip.told()
+
+
+class QuorumAsyncio(Asyncio):
+    """The driver of one client of several servers, in one event loop."""
+
+    def __init__(
+        self,
+        servers: Quorum,
+        timeout_s: float,
+        prefix: str,
+        label: str | None,
+        node_timeout_s: float,
+        max_lease_s: float | None,
+    ) -> None:
+        super().__init__(servers.nodes[0], timeout_s, prefix, label)
+        self.where = servers.where
+        self._servers = servers
+        nodes = []
+        for place, endpoint in enumerate(servers.nodes):
+            env = Env(now, random.random, timeout_s)
+            env.introduce(*self.env.me)
+            env.place = place
+            nodes.append(Node(endpoint.where, env))
+        self.fleet = self.env.fleet = Fleet(nodes, node_timeout_s, max_lease_s)
+        self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
+        self._lines: list[Link | None] = [None] * len(nodes)
+        self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
+
+    async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
+        """Run quorum.acquire."""
+        return await self.run(quorum.acquire(ask, ticket, wait_s, self.env))
+
+    async def release(self, hold: Hold) -> None:
+        """Run ending.release."""
+        await self.run(ending.release(hold, self.keeper, self.env))
+
+    async def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
+        answer: Any = None
+        error: BaseException | None = None
+        cancelled = False
+        while True:
+            try:
+                effect = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                result: R = stop.value
+                return result
+            answer = error = None
+            try:
+                if cancelled and type(effect) is Scatter and effect.behind:
+                    self._write(effect)  # here and now: the loop may be about to end
+                else:
+                    answer = await self._perform(effect)
+            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                error = struck
+                cancelled = cancelled or not isinstance(struck, Exception)
+
+    async def _perform(self, effect: Effect) -> Any:
+        if type(effect) is Scatter:
+            return await self._scatter(effect)
+        if type(effect) is Wait:
+            return await self._hubs[effect.place].wait(effect.ticket, effect.until)
+        if type(effect) is Listen:
+            return await self._hubs[effect.place].listen(effect.by)
+        assert type(effect) is Sleep
+        return await asyncio.sleep(effect.delay_s)
+
+    async def _scatter(self, effect: Scatter) -> None:
+        if self.closed:
+            raise Misused("this client is closed")
+        for place in effect.places:
+            if self._lines[place] is None:
+                await self._fill(effect)
+                break
+        trip = self._write(effect)
+        await trip.wait(asyncio.get_running_loop(), effect.by)
+        self._probe_the_silent()
+
+    def _write(self, effect: Scatter) -> Trip:
+        """Send all requests of an effect."""
+        trip = Trip(effect)
+        moment = now()
+        by = moment + self.env.timeout_s  # how long a link may owe a reply before it is given up
+        batches: dict[int, tuple[Link, list[bytes], list[Heard]]] = {}
+        for index, (place, call) in enumerate(effect.make(self._lines)):
+            link = self._lines[place]
+            if link is None:
+                effect.hear(index, Unreachable("there is no connection to it", sent=False))
+                continue
+            _, requests, expected = batches.setdefault(place, (link, [], []))
+            requests.append(evalsha(call.bound, call.args))
+            expected.append(Heard(trip, index, call, link, self.fleet.nodes[place], by))
+            trip.missing += 1
+        for place, (link, requests, expected) in batches.items():
+            self.fleet.nodes[place].asked(moment)
+            try:
+                link.post(b"".join(requests), expected, by)
+            except Unreachable as failure:
+                for one in expected:
+                    one.fail(failure)
+        return trip
+
+    # Connections.
+
+    async def _fill(self, effect: Scatter) -> None:
+        """Have links where there are none: as many as are soon there, and enough for a majority if that can be."""
+        if effect.enough():
+            return
+        missing = [place for place in effect.places if self._lines[place] is None]
+        for place in missing:
+            self._dial(place)
+        needed = min(self.fleet.majority, len(effect.places))
+        by = effect.by
+        while True:
+            dials = [dial for dial in (self._dials[place] for place in missing) if dial is not None]
+            if not dials:
+                return
+            if len([place for place in effect.places if self._lines[place] is not None]) >= needed:
+                by, needed = min(by, now() + GRACE_S), len(effect.places) + 1
+            left_s = by - now()
+            if left_s <= 0:
+                return
+            await asyncio.wait(dials, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _dial(self, place: int) -> None:
+        """Begin to connect, unless that is under way. It goes on whoever is cancelled."""
+        if self._dials[place] is not None or self.closed:
+            return
+        self.fleet.nodes[place].looked_at = now()
+        self._dials[place] = asyncio.get_running_loop().create_task(self._introduce(place), name="lockfast-connect")
+
+    async def _introduce(self, place: int) -> None:
+        node = self.fleet.nodes[place]
+        by = now() + self.env.attempt_s
+        link: Link | None = None
+        try:
+            link = await self._connector(place)(by, self._when_ended(place), None)
+            commands = greeting(self.prefix, self.fleet.max_lease_ms)
+            sent = now()
+            data = b"".join([wire.pack(command) for command in commands])
+            replies = await asyncio.gather(*link.request_each(data, len(commands), by))
+            where = link.where
+
+            def refused(reply: Any) -> LockfastError | None:
+                return wire.failure(reply, where) if isinstance(reply, ReplyError) else None
+
+            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            self._lines[place] = link
+            self.env.connected = True
+        except LockfastError as failure:
+            node.fell_silent(str(failure))
+            if link is not None:
+                link.close()
+        finally:
+            self._dials[place] = None
+
+    def _connector(self, place: int) -> Any:
+        endpoint = self._servers.nodes[place]
+
+        async def dial(by: float, on_end: Callable[[Link], None], on_push: Callable[[Any], None] | None = None) -> Link:
+            link = await connect(endpoint, endpoint.path, by, on_end, on_push)
+            self._links.add(link)
+            link.ended.add_done_callback(lambda _: self._links.discard(link))
+            return link
+
+        return dial
+
+    def _when_ended(self, place: int) -> Callable[[Link], None]:
+        def ended(link: Link) -> None:
+            if self._lines[place] is link:
+                self._lines[place] = None
+                self.fleet.nodes[place].fell_silent("the connection was lost, or it does not answer")
+
+        return ended
+
+    def _probe_the_silent(self) -> None:
+        """Look after servers that do not answer, beside everything else. A link that is owed much is not trusted."""
+        for place in self.fleet.to_probe(now()):
+            link = self._lines[place]
+            if link is not None:
+                link.retire()
+            self._dial(place)
+
+    # Its end.
+
+    async def stop_acquiring(self) -> None:
+        self.closing = True
+        for hub in self._hubs:
+            hub.close()
+        await super().stop_acquiring()
+
+    async def close(self) -> None:
+        dials = [dial for dial in self._dials if dial is not None]
+        for dial in dials:
+            dial.cancel()
+        if dials:
+            await asyncio.wait(dials)
+        await super().close()
+
+    async def _drain(self) -> None:
+        by = now() + DRAIN_S
+        while now() < by and any(  # noqa: ASYNC110 - once per client, and for a moment only
+            line is not None and line.owes and not node.why_down
+            for line, node in zip(self._lines, self.fleet.nodes, strict=True)
+        ):
+            await asyncio.sleep(0.002)
+
+
+@coroutine
+def _settled(reply: Reply) -> Generator[Reply, None, Any]:
+    yield reply
+    return reply.value

@@ -1,0 +1,170 @@
+"""The connections of one thread to all servers of a quorum: all are written to before any is read.
+
+A line that is owed replies is used on: requests go behind, and what comes late is told to whoever asked for it. So a
+server that hangs costs nobody anything, as long as enough others answer.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from lockfast.clock import now
+from lockfast.drivers import wire
+from lockfast.drivers.wire import ProtocolError, ReplyError, evalsha
+from lockfast.errors import Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.drivers.connection import Connection
+    from lockfast.flows.effects import Call, Scatter
+    from lockfast.flows.fleet import Node
+
+MOST_OWED = 256  # replies: a server that owes more is hung, and nothing is written to it
+
+
+class Trip:
+    """The requests of one Scatter: who hears the replies, and how many are missing."""
+
+    __slots__ = ("hear", "missing")
+
+    def __init__(self, hear: Callable[[int, Any], None]) -> None:
+        self.hear = hear
+        self.missing = 0
+
+
+class Line:
+    """One connection, and what is owed on it, in order."""
+
+    __slots__ = ("connection", "node", "owed", "place")
+
+    def __init__(self, place: int, node: Node, connection: Connection) -> None:
+        self.place = place
+        self.node = node
+        self.connection = connection
+        self.owed: deque[tuple[Trip, int, Call]] = deque()
+
+    def read(self) -> None:
+        """Tell what has come. Raises Unreachable when the connection is over."""
+        connection, owed = self.connection, self.owed
+        sock = connection.sock
+        try:
+            while True:
+                data = sock.recv(16384)
+                if not data:
+                    raise Unreachable(f"{connection.where} closed the connection")
+                connection.feed(data)
+                reply = connection.next_reply()
+                while reply is not False:
+                    self._tell(owed.popleft(), reply)
+                    reply = connection.next_reply()
+                if not getattr(sock, "pending", None) or not sock.pending():  # type: ignore[attr-defined]
+                    return  # TLS may have decoded more than one recv() gave
+        except (BlockingIOError, TimeoutError):
+            return
+        except OSError as error:
+            if isinstance(error, Unreachable):
+                raise
+            raise Unreachable(f"connection to {connection.where} lost: {error}") from error
+        except ProtocolError as error:
+            raise Unreachable(f"{connection.where} does not speak the Redis protocol: {error}") from error
+
+    def _tell(self, item: tuple[Trip, int, Call], reply: Any) -> None:
+        self.node.answered()
+        trip, index, call = item
+        if type(reply) is ReplyError:
+            if wire.is_noscript(reply):
+                self.owed.append(item)
+                self.connection.sock.sendall(wire.eval_text(call.bound, call.args))
+                return
+            reply = wire.failure(reply, self.connection.where, call.bound)
+        trip.missing -= 1
+        trip.hear(index, reply)
+
+
+class Lane:
+    """The lines of whoever has it, one for each server; alone with them until it gives the lane back."""
+
+    def __init__(self, count: int) -> None:
+        self.lines: list[Line | None] = [None] * count
+        self.dialling = [False] * count
+        self._poll = select.poll()
+        self._by_fd: dict[int, Line] = {}
+
+    def add(self, line: Line) -> None:
+        """Have a line where there was none."""
+        fd = line.connection.sock.fileno()
+        self.lines[line.place] = line
+        self._by_fd[fd] = line
+        self._poll.register(fd, select.POLLIN)
+
+    def drop(self, line: Line, why: str) -> None:
+        """It is broken: whoever is owed something on it hears so."""
+        self.lines[line.place] = None
+        for fd, other in list(self._by_fd.items()):
+            if other is line:
+                del self._by_fd[fd]
+                self._poll.unregister(fd)
+        line.connection.close()
+        line.node.fell_silent(why)
+        while line.owed:
+            trip, index, _ = line.owed.popleft()
+            trip.missing -= 1
+            trip.hear(index, Unreachable(why))
+
+    def write(self, effect: Scatter, moment: float) -> Trip:
+        """Send all requests of an effect."""
+        trip = Trip(effect.hear)
+        by_line: dict[Line, list[bytes]] = {}
+        for index, (place, call) in enumerate(effect.make(self.lines)):
+            line = self.lines[place]
+            if line is None or len(line.owed) >= MOST_OWED:
+                where = "there is no connection to it" if line is None else "it owes too many answers"
+                effect.hear(index, Unreachable(where, sent=False))
+                continue
+            # Counted before it is written: an interrupt in between must not put replies to the wrong requests.
+            line.owed.append((trip, index, call))
+            trip.missing += 1
+            by_line.setdefault(line, []).append(evalsha(call.bound, call.args))
+        for line, requests in by_line.items():
+            line.node.asked(moment)
+            try:
+                line.connection.sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
+            except OSError as error:
+                self.drop(line, f"connection to {line.connection.where} lost: {error}")
+            except BaseException:
+                self.drop(line, "interrupted while a request was being sent")
+                raise
+        return trip
+
+    def gather(self, trip: Trip, enough: Callable[[], bool], by: float) -> None:
+        """Read until it is enough, or all is there, or the time is up."""
+        poll, by_fd = self._poll.poll, self._by_fd
+        while trip.missing and not enough():
+            left_s = by - now()
+            if left_s <= 0:
+                return
+            for fd, _ in poll(ceil(left_s * 1000)):
+                line = by_fd.get(fd)
+                if line is not None:
+                    self.read(line)
+
+    def read(self, line: Line) -> None:
+        try:
+            line.read()
+        except Unreachable as failure:
+            self.drop(line, str(failure))
+
+    def drain(self, by: float) -> None:
+        """Wait a moment for what is owed, so that what was written is read before the connections end."""
+        while any(line is not None and line.owed and not line.node.why_down for line in self.lines) and now() < by:
+            for fd, _ in self._poll.poll(max(ceil((by - now()) * 1000), 0)):
+                self.read(self._by_fd[fd])
+
+    def close(self) -> None:
+        for line in self.lines:
+            if line is not None:
+                line.connection.close()

@@ -1,0 +1,241 @@
+"""Runs flows in threads over a majority of independent servers."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from lockfast.clock import now
+from lockfast.drivers import wire
+from lockfast.drivers.connection import connect
+from lockfast.drivers.hub_threads import Hub
+from lockfast.drivers.quorum_lines import Lane, Line
+from lockfast.drivers.threads import Threads
+from lockfast.errors import LockfastError, Misused
+from lockfast.flows import ending, quorum
+from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
+from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockfast.drivers.connection import Connection
+    from lockfast.flows.admission import Held
+    from lockfast.flows.asks import Ask
+    from lockfast.flows.effects import Effect
+    from lockfast.grants import Hold
+    from lockfast.topologies import Quorum
+
+DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
+GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
+MOST_SPARE = 8
+
+
+class QuorumThreads(Threads):
+    """The driver of one client of several servers."""
+
+    def __init__(
+        self,
+        servers: Quorum,
+        timeout_s: float,
+        prefix: str,
+        label: str | None,
+        node_timeout_s: float,
+        max_lease_s: float | None,
+    ) -> None:
+        self._servers = servers
+        self._node_timeout_s = node_timeout_s
+        self._max_lease_s = max_lease_s
+        super().__init__(servers.nodes[0], timeout_s, prefix, label)
+        self.where = servers.where
+
+    def _start(self) -> None:
+        super()._start()
+        self.env.connected = False
+        self._lanes: deque[Lane] = deque()
+        self._spare: list[deque[Line]] = [deque() for _ in self._servers.nodes]
+        self._arrived = threading.Condition()  # told whenever a connection has been made, or not
+        nodes = []
+        for place, endpoint in enumerate(self._servers.nodes):
+            env = Env(now, random.random, self.env.timeout_s)
+            env.introduce(*self.env.me)
+            env.place = place
+            nodes.append(Node(endpoint.where, env))
+        self.fleet = self.env.fleet = Fleet(nodes, self._node_timeout_s, self._max_lease_s)
+        self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
+
+    def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
+        """Run quorum.acquire."""
+        return self.run(quorum.acquire(ask, ticket, wait_s, self.env))
+
+    def release(self, hold: Hold) -> None:
+        """Run ending.release."""
+        self.run(ending.release(hold, self.keeper, self.env))
+
+    def _perform(self, effect: Effect) -> Any:
+        if type(effect) is Scatter:
+            self._scatter(effect)
+            return None
+        if type(effect) is Wait:
+            return self._hubs[effect.place].wait(effect.ticket, effect.until)
+        if type(effect) is Listen:
+            return self._hubs[effect.place].listen(effect.by)
+        assert type(effect) is Sleep
+        time.sleep(effect.delay_s)
+        return None
+
+    def _scatter(self, effect: Scatter) -> None:
+        if self.closed:
+            raise Misused("this client is closed")
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            lane = Lane(len(self._servers.nodes))
+        try:
+            lines = lane.lines
+            for place in effect.places:
+                if lines[place] is None:
+                    self._fill(lane, effect)
+                    break
+            trip = lane.write(effect, now())
+            lane.gather(trip, effect.enough, effect.by)
+        finally:
+            self._lanes.append(lane)
+            if self.closed:
+                self._close_lanes()
+        self._probe_the_silent()
+
+    # Connections.
+
+    def _fill(self, lane: Lane, effect: Scatter) -> None:
+        """Have lines where there are none: as many as are soon there, and enough for a majority if that can be."""
+        missing = [place for place in effect.places if lane.lines[place] is None and not self._take_spare(lane, place)]
+        if not missing or effect.enough():
+            return
+        for place in missing:
+            if not lane.dialling[place]:
+                lane.dialling[place] = True
+                self.fleet.nodes[place].looked_at = now()
+                self._beside(self._dial_for, lane, place)
+        needed = min(self.fleet.majority, len(effect.places))
+        by = effect.by
+        with self._arrived:
+            while True:
+                missing = [place for place in missing if not self._take_spare(lane, place)]
+                dialling = [place for place in missing if lane.dialling[place]]
+                if not dialling:
+                    return
+                if len(effect.places) - len(missing) >= needed:
+                    by, needed = min(by, now() + GRACE_S), len(effect.places) + 1
+                left_s = by - now()
+                if left_s <= 0:
+                    return
+                self._arrived.wait(left_s)
+
+    def _take_spare(self, lane: Lane, place: int) -> bool:
+        try:
+            lane.add(self._spare[place].pop())
+        except IndexError:
+            return False
+        return True
+
+    def _dial_for(self, lane: Lane, place: int) -> None:
+        try:
+            self._make_spare(place, now() + self.env.attempt_s)
+        finally:
+            with self._arrived:
+                lane.dialling[place] = False
+                self._arrived.notify_all()
+
+    def _make_spare(self, place: int, by: float) -> None:
+        """A line that anybody can take; or the reason why there is none, kept with the node."""
+        node = self.fleet.nodes[place]
+        try:
+            line = Line(place, node, self._introduced(place, by))
+        except LockfastError as failure:
+            node.fell_silent(str(failure))
+            return
+        self.env.connected = True
+        spare = self._spare[place]
+        spare.append(line)
+        if self.closed or len(spare) > MOST_SPARE:
+            spare.popleft().connection.close()
+
+    def _introduced(self, place: int, by: float) -> Connection:
+        """A connection whose server has said who it is, and since when."""
+        connection = self._connector(place)(by)
+        commands = greeting(self.prefix, self.fleet.max_lease_ms)
+        try:
+            sent = now()
+            connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
+            replies = connection.read_each(by)
+
+            def refused(reply: Any) -> LockfastError | None:
+                return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
+
+            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connector(self, place: int) -> Callable[[float], Connection]:
+        endpoint = self._servers.nodes[place]
+
+        def dial(by: float) -> Connection:
+            if self.closed:
+                raise Misused("this client is closed")
+            return connect(endpoint, endpoint.path, by, self._tick_s)
+
+        return dial
+
+    def _probe_the_silent(self) -> None:
+        """Look after servers that do not answer, beside everything else."""
+        moment = now()
+        for place in self.fleet.to_probe(moment):
+            node = self.fleet.nodes[place]
+            node.probing, node.looked_at = True, moment
+            self._beside(self._probe, place)
+
+    def _probe(self, place: int) -> None:
+        try:
+            self._make_spare(place, now() + self.env.attempt_s)
+        finally:
+            self.fleet.nodes[place].probing = False
+
+    @staticmethod
+    def _beside(work: Any, *args: Any) -> None:
+        threading.Thread(target=work, args=args, name="lockfast-connect", daemon=True).start()
+
+    # Its end.
+
+    def stop_acquiring(self) -> None:
+        self.closing = True
+        for hub in self._hubs:
+            hub.close()
+        super().stop_acquiring()
+
+    def close(self) -> None:
+        super().close()
+        self._close_lanes()
+
+    def _close_lanes(self) -> None:
+        by = now() + DRAIN_S
+        while self._lanes:
+            lane = self._lanes.pop()
+            lane.drain(by)
+            lane.close()
+        for spare in self._spare:
+            while spare:
+                spare.pop().connection.close()
+
+    def forget(self) -> None:
+        inherited = [line.connection for lane in self._lanes for line in lane.lines if line is not None]
+        inherited += [line.connection for spare in self._spare for line in spare]
+        inherited += [connection for hub in self._hubs for connection in hub.connections()]
+        super().forget()
+        for connection in inherited:
+            connection.close()
