@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.flows.asks import Ask
+    from lockfast.flows.effects import Env
     from lockfast.flows.handing import Exported
     from lockfast.grants import GrantView
     from lockfast.names import Name
@@ -44,6 +45,13 @@ class Options(NamedTuple):
     grace: float
     max_hold: float | None
     detect: bool
+
+
+def one_server_only(env: Env, what: str, instead: str = "use a client of one server for it") -> None:
+    """Raise ValueError where a majority of servers decides: they carry one holder, or readers and a writer."""
+    if env.fleet is not None:
+        page = "docs/explanation/quorum.md#what-a-majority-cannot-carry"
+        raise ValueError(f"{what} cannot be had of a majority of servers: {instead}. The counter-example: {page}")
 
 
 MAX_ASKS = 1000  # that a client remembers
@@ -116,6 +124,8 @@ class LockBase(Generic[D, G]):
             raise TypeError(f"on_lost must be callable, got {on_lost!r}")
         if not self.MAY_AWAIT and getattr(getattr(on_lost, "__code__", None), "co_flags", 0) & CO_COROUTINE:
             raise TypeError("on_lost is async, and nobody would await it here: use lockfast.aio, or a plain function")
+        if detect:
+            one_server_only(driver.env, "detect=True")  # type: ignore[attr-defined]  # a driver, of threads or asyncio
         self._driver = driver
         self._prefix = prefix
         self._parts = parts

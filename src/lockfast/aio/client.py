@@ -14,7 +14,7 @@ from lockfast.aio.several import Locks
 from lockfast.drivers import opening
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, looking
-from lockfast.locks import Options
+from lockfast.locks import Options, one_server_only
 from lockfast.together import name_of
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ class Lockfast:
         use with another limit.
         """
         options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
+        one_server_only(self._driver.env, "a semaphore")
         return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
 
     def rwlock(
@@ -215,6 +216,7 @@ class Lockfast:
         """
         from lockfast.aio.election import Election
 
+        one_server_only(self._driver.env, "an election")
         options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Election(self._driver, self._prefix, (name, *parts), value, options)
 
@@ -227,6 +229,7 @@ class Lockfast:
         from lockfast.aio.latch import Latch
         from lockfast.flows.latch import LatchSpec
 
+        one_server_only(self._driver.env, "a latch")
         return Latch(self._driver, LatchSpec(names.make(self._prefix, (name, *parts)), count, lease))
 
     def barrier(self, name: str, *parts: str | int, parties: int, lease: float = 30.0) -> Barrier:
@@ -238,6 +241,7 @@ class Lockfast:
         from lockfast.aio.barrier import Barrier
         from lockfast.flows.barrier import BarrierSpec
 
+        one_server_only(self._driver.env, "a barrier")
         return Barrier(self._driver, BarrierSpec(names.make(self._prefix, (name, *parts)), parties, lease))
 
     async def transaction(
@@ -265,6 +269,7 @@ class Lockfast:
         from lockfast.aio.transaction import run
         from lockfast.flows.transaction import LEASE_S
 
+        one_server_only(self._driver.env, "a transaction")
         plan = transactions.plan(fn, keys, attempts, wait, escalate)
 
         def lock() -> Locks:
@@ -275,13 +280,18 @@ class Lockfast:
     async def names(self) -> list[tuple[str, ...]]:
         """The names that are held or waited for, each as its parts, sorted."""
         self._driver.enter()
-        return await self._driver.run(looking.in_use(self._prefix, self._driver.env))
+        found = await self._driver.look(lambda env: looking.in_use(self._prefix, env))
+        return sorted(set().union(*found))
 
     async def inspect(self, name: str, *parts: str | int) -> Snapshot:
-        """Holders and waiters of one name, in order. Changes nothing."""
+        """Holders and waiters of one name, in order. Changes nothing.
+
+        Of several servers, what the one that knows most of it says: waiters queue at one of them.
+        """
         self._driver.enter()
         made = names.make(self._prefix, (name, *parts))
-        return await self._driver.run(looking.inspect(made, self._driver.env))
+        found = await self._driver.look(lambda env: looking.inspect(made, env))
+        return max(found, key=lambda seen: (len(seen.holders), seen.queue_length))
 
     async def deadlocks(self) -> tuple[Cycle, ...]:
         """Every deadlock of this server and prefix, one circle of waiters for each; empty if there is none.
@@ -291,6 +301,7 @@ class Lockfast:
         """
         from lockfast.flows import deadlocks
 
+        one_server_only(self._driver.env, "the search for deadlocks")
         self._driver.enter()
         return await self._driver.run(deadlocks.find(self._prefix, self._driver.env))
 
@@ -302,6 +313,7 @@ class Lockfast:
         """
         self._driver.enter()
         made = names.make(self._prefix, (name, *parts))
+        one_server_only(self._driver.env, "break_lock", "break it on each of them")
         return await self._driver.run(looking.break_lock(made, reason, self._driver.env))
 
     async def revoke(self, name: str, *parts: str | int) -> int:
@@ -311,6 +323,7 @@ class Lockfast:
         """
         from lockfast.flows import handing
 
+        one_server_only(self._driver.env, "revoke", "revoke it on each of them")
         self._driver.enter()
         made = names.make(self._prefix, (name, *parts))
         return await self._driver.run(handing.revoke(made, names.channel(self._prefix, ""), self._driver.env))
@@ -331,6 +344,7 @@ class Lockfast:
         """
         from lockfast.flows import handing
 
+        one_server_only(self._driver.env, "adopt")
         told = handing.read(text, self._prefix)
         options = Options(
             told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s, False

@@ -12,7 +12,7 @@ from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
-from lockfast.locks import UNSET, LockBase, Unset
+from lockfast.locks import UNSET, LockBase, Unset, one_server_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,6 +197,7 @@ class Grant(GrantView[Asyncio]):
         """
         from lockfast.flows import guarding
 
+        one_server_only(self._driver.env, "guard")
         prepared = guarding.prepare(commands)
         self._hold.check()
         self._driver.enter()
@@ -227,6 +228,7 @@ class Grant(GrantView[Asyncio]):
 
         self._driver.enter()
         driver = self._driver
+        one_server_only(driver.env, "export")
         text = await driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
         driver.keeper.unwatch(self._hold)
         return text
@@ -241,6 +243,7 @@ class Grant(GrantView[Asyncio]):
         self._driver.enter()
         env = self._driver.env
         until = inf if timeout is None else env.now() + specs.seconds(timeout, "timeout")
+        one_server_only(env, "wait_revoked")
         return await self._driver.run(handing.wait_revoked(self._hold, until, env))
 
     async def release(self) -> None:

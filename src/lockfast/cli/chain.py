@@ -26,9 +26,8 @@ class Hold(NamedTuple):
 
 
 def has_password(url: str) -> bool:
-    """Whether anything in the URL may be a secret: a user part, or a query (which may hold password=…)."""
-    rest = url.partition("://")[2]
-    return "@" in rest.partition("/")[0] or "password=" in rest
+    """Whether anything in the URL may be a secret: a user part, or a password= in the query."""
+    return "@" in url or "password=" in url  # in any of several URLs
 
 
 def held() -> list[Hold]:

@@ -43,6 +43,7 @@ examples:
   lockfast run nightly -n --skip-ok -- ./job     for cron: if it runs already, that is fine
   lockfast run 'cart|item:7' -- ./reprice 7      a name of two parts
   lockfast run deploy --url redis://cache:6379/0 -- make deploy
+  lockfast run deploy --url redis://a,redis://b,redis://c -- make deploy
 
 durations: 500ms 30s 5m 2h 1d; a bare number is seconds.
 
@@ -282,7 +283,11 @@ def _parser(verb: str) -> _Parser:
 
 
 def _add_url(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", metavar="URL", help="default: LOCKFAST_URL, else the embedded one")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="default: LOCKFAST_URL, else the embedded one; several with commas between them: a majority decides",
+    )
 
 
 def _checked(check: Callable[[str], float]) -> Callable[[str], float]:

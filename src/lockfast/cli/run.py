@@ -106,6 +106,8 @@ def _take(client: Lockfast, parts: tuple[str, ...], options: Namespace, signals:
     try:
         grant = lock.acquire()
         signals.forward()
+    except ValueError as error:  # a lease that is longer than these servers allow
+        raise Failure(USAGE, str(error), "ask for a shorter --lease: it is renewed while the command runs") from error
     except NotAcquired:
         signals.ignore()
         if not options.quiet:

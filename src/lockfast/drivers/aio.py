@@ -146,6 +146,10 @@ class Asyncio:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
         return await self._go_on(flow, None, None)
 
+    async def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
+        """What the flow that `make` returns finds: at each server, where there are several."""
+        return [await self.run(make(self.env))]
+
     async def _go_on(self, flow: Flow[R], lane: Link | None, first: tuple[Any, BaseException | None] | None) -> R:
         """Run a flow. first: what its first request came to, answer or error, if that has been sent already.
 

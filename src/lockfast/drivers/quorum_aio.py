@@ -155,6 +155,22 @@ class QuorumAsyncio(Asyncio):
                 error = struck
                 cancelled = cancelled or not isinstance(struck, Exception)
 
+    async def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
+        """Look at every server that answers. Raises Unreachable when none does."""
+        found: list[R] = []
+        failure: LockfastError | None = None
+        for endpoint in self._servers.nodes:
+            reader = Asyncio(endpoint, self.env.timeout_s, self.prefix, None)
+            try:
+                found.append(await reader.run(make(reader.env)))
+            except Unreachable as error:
+                failure = failure or error
+            finally:
+                await reader.close()
+        if failure is not None and not found:
+            raise failure
+        return found
+
     async def _perform(self, effect: Effect) -> Any:
         if type(effect) is Scatter:
             return await self._scatter(effect)

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import wire
@@ -14,7 +14,7 @@ from lockfast.drivers.connection import connect
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.quorum_lines import Lane, Line
 from lockfast.drivers.threads import Threads
-from lockfast.errors import LockfastError, Misused
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
 from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from lockfast.drivers.connection import Connection
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
-    from lockfast.flows.effects import Effect
+    from lockfast.flows.effects import Effect, Flow
     from lockfast.grants import Hold
     from lockfast.topologies import Quorum
 
+R = TypeVar("R")
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
 MOST_SPARE = 8
@@ -74,6 +75,22 @@ class QuorumThreads(Threads):
     def release(self, hold: Hold) -> None:
         """Run ending.release."""
         self.run(ending.release(hold, self.keeper, self.env))
+
+    def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
+        """Look at every server that answers. Raises Unreachable when none does."""
+        found: list[R] = []
+        failure: LockfastError | None = None
+        for endpoint in self._servers.nodes:
+            reader = Threads(endpoint, self.env.timeout_s, self.prefix, None)
+            try:
+                found.append(reader.run(make(reader.env)))
+            except Unreachable as error:
+                failure = failure or error
+            finally:
+                reader.close()
+        if failure is not None and not found:
+            raise failure
+        return found
 
     def _perform(self, effect: Effect) -> Any:
         if type(effect) is Scatter:

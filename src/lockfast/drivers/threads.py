@@ -23,6 +23,8 @@ from lockfast.grants import Era
 from lockfast.names import channel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -156,6 +158,10 @@ class Threads:
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
         return self._go_on(flow, [], None)
+
+    def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
+        """What the flow that `make` returns finds: at each server, where there are several."""
+        return [self.run(make(self.env))]
 
     def _go_on(self, flow: Flow[R], unanswered: list[Connection], first: tuple[Any, BaseException | None] | None) -> R:
         """Run a flow. first: what its first request came to, answer or error, if that has been sent already.

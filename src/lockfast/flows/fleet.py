@@ -124,6 +124,10 @@ class Fleet:
         times = sorted(node.counts_at for node in self.nodes if node.run_id and not node.why_down)
         return times[self.majority - 1] if len(times) >= self.majority else inf
 
+    def is_cut_off(self) -> bool:
+        """Whether too many are known to be down for a majority."""
+        return len([node for node in self.nodes if not node.why_down]) < self.majority
+
     def is_counted(self, place: int, moment: float) -> bool:
         return self.nodes[place].counts_at <= moment
 
@@ -179,7 +183,7 @@ class Fleet:
         """What to raise when a majority cannot be had, with what each server is about."""
         told = []
         for place, node in enumerate(self.nodes):
-            words = why.get(place) or node.why_down
+            words = node.why_down or why.get(place)
             if not words and not node.run_id:
                 words = "no answer yet"
             elif not words and node.counts_at > moment:

@@ -164,7 +164,7 @@ class _Patience:
         gives_up_at = give_up_at(self._started, self._heard_at, self._wait_s, env)
         if self._wait_s and self.failures > 1:
             gives_up_at = min(gives_up_at, self.ends_at)
-        if moment >= gives_up_at:
+        if moment >= gives_up_at or (self._wait_s == 0 and self.failures > 2 and fleet.is_cut_off()):
             raise self._too_few(votes)
         yield backoff(self.failures, gives_up_at, env)
 

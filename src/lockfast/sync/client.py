@@ -9,7 +9,7 @@ from lockfast import names
 from lockfast.drivers import opening
 from lockfast.errors import LockfastError
 from lockfast.flows import asks, looking
-from lockfast.locks import Options
+from lockfast.locks import Options, one_server_only
 from lockfast.sync.lock import Lock
 from lockfast.sync.rlock import RLock
 from lockfast.sync.rwlock import RWLock
@@ -139,6 +139,7 @@ class Lockfast:
         use with another limit.
         """
         options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
+        one_server_only(self._driver.env, "a semaphore")
         return Semaphore(self._driver, self._prefix, (name, *parts), asks.Permits(limit, permits), options)
 
     def rwlock(
@@ -214,6 +215,7 @@ class Lockfast:
         """
         from lockfast.sync.election import Election
 
+        one_server_only(self._driver.env, "an election")
         options = Options(lease, wait, renew, on_lost, cancel_on_loss, grace, max_hold, detect)
         return Election(self._driver, self._prefix, (name, *parts), value, options)
 
@@ -226,6 +228,7 @@ class Lockfast:
         from lockfast.flows.latch import LatchSpec
         from lockfast.sync.latch import Latch
 
+        one_server_only(self._driver.env, "a latch")
         return Latch(self._driver, LatchSpec(names.make(self._prefix, (name, *parts)), count, lease))
 
     def barrier(self, name: str, *parts: str | int, parties: int, lease: float = 30.0) -> Barrier:
@@ -237,6 +240,7 @@ class Lockfast:
         from lockfast.flows.barrier import BarrierSpec
         from lockfast.sync.barrier import Barrier
 
+        one_server_only(self._driver.env, "a barrier")
         return Barrier(self._driver, BarrierSpec(names.make(self._prefix, (name, *parts)), parties, lease))
 
     def transaction(
@@ -264,6 +268,7 @@ class Lockfast:
         from lockfast.flows.transaction import LEASE_S
         from lockfast.sync.transaction import run
 
+        one_server_only(self._driver.env, "a transaction")
         plan = transactions.plan(fn, keys, attempts, wait, escalate)
 
         def lock() -> Locks:
@@ -273,12 +278,17 @@ class Lockfast:
 
     def names(self) -> list[tuple[str, ...]]:
         """The names that are held or waited for, each as its parts, sorted."""
-        return self._driver.run(looking.in_use(self._prefix, self._driver.env))
+        found = self._driver.look(lambda env: looking.in_use(self._prefix, env))
+        return sorted(set().union(*found))
 
     def inspect(self, name: str, *parts: str | int) -> Snapshot:
-        """Holders and waiters of one name, in order. Changes nothing."""
+        """Holders and waiters of one name, in order. Changes nothing.
+
+        Of several servers, what the one that knows most of it says: waiters queue at one of them.
+        """
         made = names.make(self._prefix, (name, *parts))
-        return self._driver.run(looking.inspect(made, self._driver.env))
+        found = self._driver.look(lambda env: looking.inspect(made, env))
+        return max(found, key=lambda seen: (len(seen.holders), seen.queue_length))
 
     def deadlocks(self) -> tuple[Cycle, ...]:
         """Every deadlock of this server and prefix, one circle of waiters for each; empty if there is none.
@@ -288,6 +298,7 @@ class Lockfast:
         """
         from lockfast.flows import deadlocks
 
+        one_server_only(self._driver.env, "the search for deadlocks")
         return self._driver.run(deadlocks.find(self._prefix, self._driver.env))
 
     def break_lock(self, name: str, *parts: str | int, reason: str) -> Snapshot:
@@ -297,6 +308,7 @@ class Lockfast:
         that still runs is no longer alone; only the fence protects then. Raises NotHeld when nobody holds it.
         """
         made = names.make(self._prefix, (name, *parts))
+        one_server_only(self._driver.env, "break_lock", "break it on each of them")
         return self._driver.run(looking.break_lock(made, reason, self._driver.env))
 
     def revoke(self, name: str, *parts: str | int) -> int:
@@ -306,6 +318,7 @@ class Lockfast:
         """
         from lockfast.flows import handing
 
+        one_server_only(self._driver.env, "revoke", "revoke it on each of them")
         made = names.make(self._prefix, (name, *parts))
         return self._driver.run(handing.revoke(made, names.channel(self._prefix, ""), self._driver.env))
 
@@ -325,6 +338,7 @@ class Lockfast:
         """
         from lockfast.flows import handing
 
+        one_server_only(self._driver.env, "adopt")
         told = handing.read(text, self._prefix)
         options = Options(
             told.lease_ms / 1000, None, renew, on_lost, True, told.grace_ms / 1000, told.max_hold_s, False

@@ -12,7 +12,7 @@ from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, NotAcquired
 from lockfast.flows import asks, ending, renewal
 from lockfast.grants import GrantView, Hold, log
-from lockfast.locks import UNSET, LockBase, Unset
+from lockfast.locks import UNSET, LockBase, Unset, one_server_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -151,6 +151,7 @@ class Grant(GrantView[Threads]):
         """
         from lockfast.flows import guarding
 
+        one_server_only(self._driver.env, "guard")
         prepared = guarding.prepare(commands)
         driver = self._driver
         return driver.run(guarding.guard(self._hold, prepared, driver.new_ticket(), driver.env))
@@ -177,6 +178,7 @@ class Grant(GrantView[Threads]):
         from lockfast.flows import handing
 
         driver = self._driver
+        one_server_only(driver.env, "export")
         text = driver.run(handing.export(self._hold, driver.prefix, driver.new_ticket(), driver.env))
         driver.keeper.unwatch(self._hold)
         return text
@@ -190,6 +192,7 @@ class Grant(GrantView[Threads]):
 
         env = self._driver.env
         until = inf if timeout is None else env.now() + specs.seconds(timeout, "timeout")
+        one_server_only(env, "wait_revoked")
         return self._driver.run(handing.wait_revoked(self._hold, until, env))
 
     def release(self) -> None:
