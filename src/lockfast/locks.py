@@ -50,7 +50,7 @@ class Options(NamedTuple):
 def one_server_only(env: Env, what: str, instead: str = "use a client of one server for it") -> None:
     """Raise ValueError where a majority of servers decides: they carry one holder, or readers and a writer."""
     if env.fleet is not None:
-        page = "docs/explanation/quorum.md#what-a-majority-cannot-carry"
+        page = "docs/topologies/quorum.md#what-a-majority-cannot-carry"
         raise ValueError(f"{what} cannot be had of a majority of servers: {instead}. The counter-example: {page}")
 
 
