@@ -39,18 +39,22 @@ class Trip:
 class Line:
     """One connection, and what is owed on it, in order."""
 
-    __slots__ = ("connection", "node", "owed", "place")
+    __slots__ = ("connection", "is_torn", "node", "owed", "place")
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
         self.node = node
         self.connection = connection
         self.owed: deque[tuple[Trip, int, Call]] = deque()
+        # Set while what is owed and what was written or read may differ: whoever is interrupted then leaves a line on
+        # which replies would go to the wrong requests.
+        self.is_torn = False
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
         connection, owed = self.connection, self.owed
         sock = connection.sock
+        self.is_torn = True
         try:
             while True:
                 data = sock.recv(16384)
@@ -62,15 +66,18 @@ class Line:
                     self._tell(owed.popleft(), reply)
                     reply = connection.next_reply()
                 if not getattr(sock, "pending", None) or not sock.pending():  # type: ignore[attr-defined]
-                    return  # TLS may have decoded more than one recv() gave
+                    break  # TLS may have decoded more than one recv() gave
         except (BlockingIOError, TimeoutError):
-            return
+            pass
+        except IndexError:
+            raise Unreachable(f"{connection.where} answers what it was not asked") from None
         except OSError as error:
             if isinstance(error, Unreachable):
                 raise
             raise Unreachable(f"connection to {connection.where} lost: {error}") from error
         except ProtocolError as error:
             raise Unreachable(f"{connection.where} does not speak the Redis protocol: {error}") from error
+        self.is_torn = False
 
     def _tell(self, item: tuple[Trip, int, Call], reply: Any) -> None:
         self.node.answered()
@@ -118,27 +125,32 @@ class Lane:
     def write(self, effect: Scatter, moment: float) -> Trip:
         """Send all requests of an effect."""
         trip = Trip(effect.hear)
-        by_line: dict[Line, list[bytes]] = {}
+        by_line: dict[Line, list[tuple[int, Call]]] = {}
         for index, (place, call) in enumerate(effect.make(self.lines)):
             line = self.lines[place]
             if line is None or len(line.owed) >= MOST_OWED:
                 where = "there is no connection to it" if line is None else "it owes too many answers"
                 effect.hear(index, Unreachable(where, sent=False))
                 continue
-            # Counted before it is written: an interrupt in between must not put replies to the wrong requests.
-            line.owed.append((trip, index, call))
-            trip.missing += 1
-            by_line.setdefault(line, []).append(evalsha(call.bound, call.args))
-        for line, requests in by_line.items():
+            by_line.setdefault(line, []).append((index, call))
+        for line, calls in by_line.items():
+            line.is_torn = True
+            for index, call in calls:
+                line.owed.append((trip, index, call))
+            trip.missing += len(calls)
             line.node.asked(moment)
             try:
-                line.connection.sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
+                line.connection.sock.sendall(b"".join([evalsha(call.bound, call.args) for _, call in calls]))
             except OSError as error:
                 self.drop(line, f"connection to {line.connection.where} lost: {error}")
-            except BaseException:
-                self.drop(line, "interrupted while a request was being sent")
-                raise
+            line.is_torn = False
         return trip
+
+    def mend(self) -> None:
+        """Drop what an interrupt has left torn."""
+        for line in self.lines:
+            if line is not None and line.is_torn:
+                self.drop(line, "interrupted while a request was being sent")
 
     def gather(self, trip: Trip, enough: Callable[[], bool], by: float) -> None:
         """Read until it is enough, or all is there, or the time is up."""

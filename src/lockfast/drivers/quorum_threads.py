@@ -113,6 +113,7 @@ class QuorumThreads(Threads):
             lane = Lane(len(self._servers.nodes))
         try:
             lines = lane.lines
+            lane.mend()
             for place in effect.places:
                 if lines[place] is None:
                     self._fill(lane, effect)
