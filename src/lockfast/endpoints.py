@@ -87,6 +87,7 @@ class Endpoint:
         self.tls = tls
         self.resolve = resolve
         self.embedded = embedded
+        self.plain = False  # learned: the server is too old for the first line of scripts; see drivers/dialect.py
         self._context: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:

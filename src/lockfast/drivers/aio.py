@@ -189,7 +189,7 @@ class Asyncio:
         self.env.connected = True
         answer: Any = reply
         if wire.is_noscript(reply):
-            answer = await link.request(wire.eval_text(bound, args), by)
+            answer = await link.bring(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
             raise wire.failure(answer, link.where, bound)
         return answer

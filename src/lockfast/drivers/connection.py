@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
+from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
@@ -35,18 +36,22 @@ class Connection:
         "_send_all",
         "_set_s",
         "_tick_s",
+        "endpoint",
         "owed",
         "sock",
         "where",
     )
 
-    def __init__(self, sock: socket.socket, where: str, tick_s: float = TICK_S) -> None:
+    def __init__(self, sock: socket.socket, endpoint: Endpoint, tick_s: float = TICK_S) -> None:
         self.sock = sock
-        self.where = where
+        self.endpoint = endpoint
+        self.where = endpoint.where
         self.owed = 0
         reader = Reader()
         self._feed, self._next = reader.feed, reader.gets
         self._send_all, self._receive_now = sock.sendall, sock.recv
+        if endpoint.plain:
+            self._speak_plainly()
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
         # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
         self._in_kernel = os.name == "posix" and type(sock).__module__ == "socket"
@@ -85,11 +90,25 @@ class Connection:
             raise self._garbled(error) from error
         return self.read(by)
 
+    def bring(self, request: bytes, by: float) -> Any:
+        """The reply to an EVAL, for a server that did not know the script: in the form that this server takes."""
+        self._send_all = self.sock.sendall
+        answer = self.call(request, by)
+        self.endpoint.plain = knows_no_flags(answer)
+        if self.endpoint.plain:
+            self._speak_plainly()
+            answer = self.call(request, by)
+        return answer
+
+    def _speak_plainly(self) -> None:
+        send_all = self.sock.sendall
+        self._send_all = lambda request: send_all(plainly(request))
+
     def send(self, request: bytes, replies: int) -> None:
         """Only send; `read_each` gets the replies."""
         self.owed += replies
         try:
-            self.sock.sendall(request)
+            self.sock.sendall(plainly(request) if self.endpoint.plain else request)
         except OSError as error:
             del request  # a greeting holds a password, and tracebacks may show what was in a frame
             raise Unreachable(f"connection to {self.where} lost: {error}") from error
@@ -191,7 +210,7 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
         sock = _open(endpoint, socket_path, max(by - now(), 0.01))
     except OSError as error:
         raise not_connected(error, where) from error
-    connection = Connection(sock, where, tick_s)
+    connection = Connection(sock, endpoint, tick_s)
     greeting = endpoint.greeting()
     try:
         connection.send(greet(greeting), len(greeting))
@@ -209,7 +228,7 @@ def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> 
     """A connection on which a request follows the greeting at once: it will run, whenever the server answers."""
     where = endpoint.where
     try:
-        connection = Connection(_open(endpoint, socket_path, max(by - now(), 0.01)), where)
+        connection = Connection(_open(endpoint, socket_path, max(by - now(), 0.01)), endpoint)
     except OSError as error:
         raise not_connected(error, where) from error
     greeting = endpoint.greeting()

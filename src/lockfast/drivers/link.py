@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
+from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.reply import Promised, Reply
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
@@ -33,8 +34,12 @@ Owed = Reply | Promised | None  # None: a reply that nobody reads
 class Link(asyncio.Protocol):
     """A connection. `usable` until it is lost or retired."""
 
-    def __init__(self, where: str, on_push: Callable[[Any], None] | None, on_end: Callable[[Link], None]) -> None:
-        self.where = where
+    def __init__(
+        self, endpoint: Endpoint, on_push: Callable[[Any], None] | None, on_end: Callable[[Link], None]
+    ) -> None:
+        self.endpoint = endpoint
+        self.where = endpoint.where
+        self.plain = endpoint.plain
         self.usable = True
         self.ended = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
@@ -60,6 +65,8 @@ class Link(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise self._not_sent()
+        if self.plain:
+            data = plainly(data)
         owed = self._owed
         idle = not owed
         if unread:
@@ -76,6 +83,17 @@ class Link(asyncio.Protocol):
     def request(self, data: bytes, by: float) -> asyncio.Future[Any]:
         """Send now or with this turn's batch. The future gets the reply, whoever waits for it."""
         return self.request_each(data, 1, by)[0]
+
+    async def bring(self, data: bytes, by: float) -> Any:
+        """The reply to an EVAL, for a server that did not know the script: in the form that this server takes."""
+        spoken, self.plain = self.plain, False
+        try:
+            sent = self.request(data, by)
+        finally:
+            self.plain = spoken  # for whatever other tasks send meanwhile
+        answer = await sent
+        self.plain = self.endpoint.plain = knows_no_flags(answer)
+        return await self.request(data, by) if self.plain else answer
 
     def _not_sent(self) -> Unreachable:
         if self.usable:  # its end was seen, and will be told in a later turn: whoever tries again needs another
@@ -105,6 +123,8 @@ class Link(asyncio.Protocol):
             for future in futures:
                 future.set_exception(self._not_sent())
             return futures
+        if self.plain:
+            data = plainly(data)
         idle = not self._owed
         self._owed.extend([Promised(future, by) for future in futures])
         self._send(data, by, idle)
@@ -232,7 +252,7 @@ async def reach(
     loop = asyncio.get_running_loop()
 
     def make() -> Link:
-        return Link(endpoint.where, on_push, on_end)
+        return Link(endpoint, on_push, on_end)
 
     if socket_path:
         return (await loop.create_unix_connection(make, socket_path))[1]

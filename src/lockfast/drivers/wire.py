@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -42,6 +43,8 @@ _NEXT_STEP = {
     "NOREPLICAS": "the server wants more replicas than it has",
     "MOVED": "this is a cluster: clusters are not supported yet",
 }
+# How Redis 6.2 begins what went wrong inside a script; what it was comes behind.
+_INSIDE = re.compile(r"^ERR Error running script \(call to f_\w+\): (?:@user_script: ?\d+: )+-?")
 
 
 def evalsha(bound: Bound, args: tuple[str | int | bytes, ...]) -> bytes:
@@ -125,7 +128,7 @@ def is_noscript(reply: object) -> bool:
 
 def failure(reply: Exception, where: str, bound: Bound | None = None) -> LockfastError:
     """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked."""
-    words = str(reply)
+    words = _INSIDE.sub("", str(reply))
     name = "this name" if bound is None else repr(bound.name.shown)
     code = words.partition(" ")[0]
     if code in PASSING or "max number of clients" in words:
