@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kit.servers import FreshServer
 
 _counter = itertools.count(1)
+_MORE = [name for name in more_servers() if name not in ("valkey", "redis")]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -76,7 +77,7 @@ def more_running() -> Iterator[dict[str, Server]]:
         server.close()
 
 
-@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.needs_redis), *more_servers()])
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.needs_redis), *_MORE])
 def server_kind(request: pytest.FixtureRequest) -> Kind:
     """Runs the test once for each kind of server: `fresh_server(server_kind)`."""
     return cast("Kind", request.param)

@@ -214,10 +214,10 @@ class Server:
         assert not self.running, "the server runs already"
         self.data.mkdir(exist_ok=True)
         for _ in range(20):  # Another process may take the free port between our look and the server's bind.
-            self.port = self.port or _free_port()
+            self.port = self.port or free_port()
             options = [*self._options, "--port", str(self.port), *extra]
             if self._tls:
-                self.tls_port = self.tls_port or _free_port()
+                self.tls_port = self.tls_port or free_port()
                 options += self._tls_options()
             program = server_binary(self.kind)
             assert program, f"no {self.kind} server is installed"
@@ -420,7 +420,7 @@ _guard = _Guard()
 close_guard = _guard.close
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

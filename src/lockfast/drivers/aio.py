@@ -322,6 +322,8 @@ class Asyncio:
             link.close()
         if links:
             await asyncio.wait([link.ended for link in links], timeout=1.0)
+        for link in links:
+            link.abort()  # TLS waits for the other side's good-bye, which one that hangs does not say
         self._door.close()
 
     def forget(self) -> None:

@@ -17,6 +17,8 @@ from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, 
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.endpoints import Endpoint
 
 TICK_S = 0.25  # a blocked read looks at its deadline at least this often
@@ -49,7 +51,8 @@ class Connection:
         self.owed = 0
         reader = Reader()
         self._feed, self._next = reader.feed, reader.gets
-        self._send_all, self._receive_now = sock.sendall, sock.recv
+        self._send_all: Callable[[bytes], None] = sock.sendall
+        self._receive_now = sock.recv
         if endpoint.plain:
             self._speak_plainly()
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
@@ -209,6 +212,8 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
     try:
         sock = _open(endpoint, socket_path, max(by - now(), 0.01))
     except OSError as error:
+        if endpoint.tls is not None and not isinstance(error, (TimeoutError, ConnectionRefusedError, socket.gaierror)):
+            _explain(endpoint, error)
         raise not_connected(error, where) from error
     connection = Connection(sock, endpoint, tick_s)
     greeting = endpoint.greeting()
@@ -217,11 +222,23 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
         check_greeting(greeting, connection.read_each(by), where)
     except Unreachable as error:
         connection.close()
+        if not isinstance(error, TimeoutError) and not socket_path:
+            _explain(endpoint, error)
         raise Unreachable(str(error), sent=False) from error
     except BaseException:
         connection.close()
         raise
+    endpoint.spoken = True
     return connection
+
+
+def _explain(endpoint: Endpoint, error: Exception) -> None:
+    """Raise what is wrong for good with a server that breaks off; see diagnosis.py."""
+    from lockfast.drivers import diagnosis
+
+    told = diagnosis.explain(endpoint, error)
+    if told is not None:
+        raise told from error
 
 
 def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> Connection:
@@ -258,7 +275,11 @@ def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.sock
         keep_alive(sock)
         context = endpoint.tls_context()
         if context is not None:
-            sock = context.wrap_socket(sock, server_hostname=host)
+            from lockfast.drivers.diagnosis import shake_hands
+
+            secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+            sock = secured
+            shake_hands(secured, endpoint, timeout_s)
         else:
             sock.settimeout(None)
     except BaseException:

@@ -8,19 +8,21 @@ was sent; it stays open until it is owed nothing more, so that what was written 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
 from lockfast.drivers.dialect import knows_no_flags, plainly
+from lockfast.drivers.dialling import in_thread
 from lockfast.drivers.reply import Promised, Reply
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Generator
 
     from lockfast.endpoints import Endpoint
@@ -40,6 +42,7 @@ class Link(asyncio.Protocol):
         self.endpoint = endpoint
         self.where = endpoint.where
         self.plain = endpoint.plain
+        self.lost_by: Exception | None = None  # what ended it, if anything did
         self.usable = True
         self.ended = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
@@ -158,6 +161,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None  # it is gone: to abort it now would end it twice
+        self.lost_by = error
         self._fail(Unreachable(f"connection to {self.where} lost" + (f": {error}" if error else "")))
         if not self.ended.done():
             self.ended.set_result(None)
@@ -196,7 +200,13 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close now, whatever was not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _fail(self, reason: Unreachable) -> None:
+        self.lost_by = self.lost_by or reason
         was_usable, self.usable = self.usable, False
         owed, self._owed = self._owed, deque()
         for expected in owed:
@@ -228,18 +238,33 @@ async def connect(
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)
     except Unreachable as error:
+        lost_by = None if link is None else link.lost_by
         if link is not None:
             link.close()
+        if lost_by is not None and not socket_path:
+            await _explain(endpoint, lost_by)
         raise Unreachable(str(error), sent=False) from error
     except (OSError, TimeoutError) as error:
         if link is not None:
             link.close()
+        if endpoint.tls is not None and not isinstance(error, (TimeoutError, ConnectionRefusedError, socket.gaierror)):
+            await _explain(endpoint, error)
         raise not_connected(error, where) from error
     except BaseException:
         if link is not None:
             link.close()
         raise
+    endpoint.spoken = True
     return link
+
+
+async def _explain(endpoint: Endpoint, error: Exception) -> None:
+    """Raise what is wrong for good with a server that breaks off; see diagnosis.py."""
+    from lockfast.drivers import diagnosis
+
+    told = await in_thread(partial(diagnosis.explain, endpoint, error))
+    if told is not None:
+        raise told from error
 
 
 async def reach(
@@ -259,7 +284,33 @@ async def reach(
     host, port = await _address(endpoint)
     context = endpoint.tls_context()
     name = host if context else None
-    return (await loop.create_connection(make, host, port, ssl=context, server_hostname=name))[1]
+    connecting = loop.create_connection(make, host, port, ssl=context, server_hostname=name)
+    if context is None or endpoint.spoken:
+        return (await connecting)[1]
+    making = loop.create_task(connecting, name="lockfast-reach")
+    try:
+        await _suspect(making, endpoint)
+        return (await making)[1]
+    except BaseException:
+        making.cancel()
+        making.add_done_callback(_drop)
+        raise
+
+
+async def _suspect(making: asyncio.Task[Any], endpoint: Endpoint) -> None:
+    """Ask a server that is slow to shake hands, beside it, whether it speaks TLS at all. Raises Refused if not."""
+    from lockfast.drivers.diagnosis import SUSPECT_S, explain_silence
+
+    await asyncio.wait([making], timeout=SUSPECT_S)
+    told = None if making.done() else await in_thread(partial(explain_silence, endpoint))
+    if told is not None:
+        raise told
+
+
+def _drop(making: asyncio.Task[Any]) -> None:
+    """Nobody wants this connection any more, should it have come about."""
+    if not making.cancelled() and making.exception() is None:
+        making.result()[0].abort()
 
 
 async def _address(endpoint: Endpoint) -> tuple[str, int]:

@@ -109,8 +109,12 @@ def check_greeting(commands: list[tuple[str | Secret, ...]], replies: list[Any],
 def not_connected(error: Exception, where: str) -> LockfastError:
     """What it means that no connection came about."""
     words = str(error) or "no answer in time"
-    if type(error).__name__ == "SSLCertVerificationError":  # by name: ssl is imported only where TLS is used
-        return Refused(f"{where} shows a certificate that is not trusted: {words}", code="CERTIFICATE")
+    if type(error).__module__ == "ssl":
+        from lockfast.drivers import diagnosis
+
+        told = diagnosis.of_certificates(error, where)
+        if told is not None:
+            return told
     return Unreachable(f"cannot connect to {where}: {words}", sent=False)
 
 
