@@ -104,7 +104,7 @@ def refusal(side: Side, given: Any) -> Refused:
 
 
 def test_authority_by_url_and_by_client(side: Side, tls: Server, papers: Papers) -> None:
-    settings = {"port": tls.tls_port, "ssl": True, "ssl_ca_certs": papers.trusted.file}
+    settings: dict[str, Any] = {"port": tls.tls_port, "ssl": True, "ssl_ca_certs": papers.trusted.file}
     pem = Path(papers.trusted.file).read_text()
     for given in (
         url_of(tls, trusting(papers)),
@@ -188,7 +188,7 @@ def test_certificate_of_another_host_is_refused_unless_told_otherwise(side: Side
 
 def test_server_that_wants_a_certificate_gets_one(side: Side, tls: Server, papers: Papers) -> None:
     tls.command("CONFIG", "SET", "tls-auth-clients", "yes")
-    own = {"ssl_certfile": papers.client.file, "ssl_keyfile": papers.client.key}
+    own: dict[str, Any] = {"ssl_certfile": papers.client.file, "ssl_keyfile": papers.client.key}
     locked = f"ssl_certfile={papers.locked.file}", f"ssl_keyfile={papers.locked.key}"
     for given in (
         url_of(tls, trusting(papers), f"ssl_certfile={papers.client.file}", f"ssl_keyfile={papers.client.key}"),
