@@ -36,7 +36,6 @@ _NEXT_STEP = {
     "READONLY": "this is a replica: connect to the primary",
     "NOAUTH": "give the password in the URL or the client",
     "WRONGPASS": "check user name and password",
-    "NOPERM": "the account needs EVALSHA, EVAL, PUBLISH, SUBSCRIBE and the keys and channels of the prefix",
     "OOM": "the server is at its maxmemory: make room",
     "MISCONF": "the server cannot write to its disk: mend that first",
     "WRONGTYPE": "another program uses this key: choose another name or prefix",
@@ -158,6 +157,13 @@ def failure(reply: Exception, where: str, bound: Bound | None = None) -> Lockfas
     if "invalid password" in words or "invalid username-password" in words:
         code = "WRONGPASS"
     hint = _NEXT_STEP.get(code)
-    if hint is None and "NOPERM" in words:
-        hint = _NEXT_STEP["NOPERM"]
+    if hint is None:
+        from lockfast.drivers import rights
+
+        hint = rights.next_step(words, bound)
+        if hint is not None:
+            code = "NOPERM"
+        else:
+            hint = rights.not_offered(words)
+            words = words.partition(", with args")[0]
     return Refused(f"{where} refuses: {words}" + (f" ({hint})" if hint else ""), code=code)
