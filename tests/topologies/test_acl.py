@@ -199,10 +199,11 @@ def test_server_without_scripts_is_told_at_once(
     assert f"does not offer {missing};" in str(told)
 
 
-def test_server_without_publish_or_subscribe_takes_turns_by_polling(
+def test_server_that_offers_only_what_is_needed_takes_turns_by_polling(
     side: Side, fresh_server: FreshServer, name: str
 ) -> None:
-    server = fresh_server(extra=("--rename-command", "SUBSCRIBE", "", "--rename-command", "PUBLISH", ""))
+    missing = ("SUBSCRIBE", "PUBLISH", "CLIENT", "SCRIPT")
+    server = fresh_server(extra=tuple(word for command in missing for word in ("--rename-command", command, "")))
     with side.client(server.url) as lf, side.client(server.url) as other:
         held = lf.lock(name).acquire()
         waiting = side.spawn(other.lock(name).acquire, wait=20)

@@ -83,7 +83,7 @@ def _is_plain(endpoint: Endpoint) -> Refused | None:
         if sock.recv(16)[:1] not in (b"+", b"-"):
             return None
     where = endpoint.where
-    return Refused(f"{where} speaks without TLS on this port (write redis://, or name its TLS port)", code="TLS")
+    return Refused(f"{where} speaks without TLS on this port (name its TLS port, or write redis://)", code="TLS")
 
 
 def _is_tls(endpoint: Endpoint) -> Refused | None:
@@ -100,7 +100,7 @@ def _is_tls(endpoint: Endpoint) -> Refused | None:
     except ssl.SSLError as error:
         if "ALERT" not in str(error.reason):
             return None
-    return Refused(f"{endpoint.where} speaks TLS on this port (write rediss://, or name its plain port)", code="TLS")
+    return Refused(f"{endpoint.where} speaks TLS on this port (write rediss://)", code="TLS")
 
 
 def _is_picky(endpoint: Endpoint) -> Refused | None:
