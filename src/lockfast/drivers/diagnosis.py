@@ -15,6 +15,7 @@ from lockfast.errors import Refused
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from lockfast.endpoints import Endpoint
 
@@ -61,18 +62,21 @@ def explain(endpoint: Endpoint, error: BaseException) -> Refused | None:
         if told is not None:
             return told
         cause = cause.__cause__
-    try:
-        return _is_plain(endpoint) or _is_picky(endpoint) if endpoint.tls is not None else _is_tls(endpoint)
-    except OSError:
-        return None
+    if endpoint.tls is None:
+        return _look(_is_tls, endpoint)
+    return _look(_is_picky, endpoint) or _look(_is_plain, endpoint)
 
 
 def explain_silence(endpoint: Endpoint) -> Refused | None:
     """What to say of a server that does not answer a handshake, if it speaks without TLS."""
+    return _look(_is_plain, endpoint)
+
+
+def _look(question: Callable[[Endpoint], Refused | None], endpoint: Endpoint) -> Refused | None:
     try:
-        return _is_plain(endpoint)
+        return question(endpoint)
     except OSError:
-        return None
+        return None  # it does not say; what went wrong at first is what the caller hears
 
 
 def _is_plain(endpoint: Endpoint) -> Refused | None:
