@@ -99,6 +99,8 @@ def test_server_that_is_too_old_for_flags_is_spoken_to_plainly(
 
 
 def test_server_that_was_upgraded_gets_the_flags_again(side: Side, server: Server, proxy: Proxy, name: str) -> None:
+    if server.version < (7,):
+        pytest.skip("this one was not")
     server.command("SCRIPT", "FLUSH")
     refused = proxy.when(has_flags, times=None).inject_reply(TOO_OLD)
     with side.client(proxy.url) as lf:

@@ -90,7 +90,8 @@ def test_nothing_of_the_rule_can_be_left_out(side_of_threads: Side, valkey_serve
         else:
             with pytest.raises((Refused, LeaseLost)):
                 everything(side, lf, other, "name")
-    assert right[1:] in {thing.decode() for reason, _, thing in noted(server) if reason == b"command"}
+    command = right[1:] if server.version >= (7,) else right[1:].partition("|")[0]
+    assert command in {thing.decode() for reason, _, thing in noted(server) if reason == b"command"}
 
 
 @pytest.fixture
@@ -123,6 +124,8 @@ def test_account_that_may_not_lock_is_told_the_line_to_add(side: Side, server: S
     assert "acl.md" in str(told)
     if lacking == "+eval":
         assert "cannot be brought" in str(told)
+        if server.version < (7,):
+            return  # which form of the script it takes is found out by EVAL
         with side.client(server.url) as lf, lf.lock("name"):
             pass  # now the server knows the scripts
         with side.client(url) as lf, lf.lock("name") as grant:

@@ -208,7 +208,7 @@ def test_missing_or_strange_client_certificate_is_refused_at_once(
     try:
         stranger = f"ssl_certfile={papers.stranger.file}", f"ssl_keyfile={papers.stranger.key}"
         for options in ((), stranger):
-            for _ in range(3):  # the server's words and its hanging up race each other
+            for _ in range(2):  # the server's words and its hanging up race each other
                 told = refusal(side, url_of(tls, trusting(papers), *options))
                 assert told.code == "CERTIFICATE"
                 assert "ssl_certfile=" in str(told)
