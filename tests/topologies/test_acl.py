@@ -149,9 +149,9 @@ PUSHLESS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", PUSHLESS.values(), ids=PUSHLESS.keys())
 def test_account_without_pushes_takes_turns_by_polling(
-    side: Side, server: Server, name: str, rule: list[str], caplog: pytest.LogCaptureFixture
+    side: Side, valkey_server: Server, name: str, rule: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = account(server, *rule)
+    url = account(valkey_server, *rule)
     with caplog.at_level(logging.WARNING, "lockfast"), side.client(url) as lf, side.client(url) as other:
         held = lf.lock(name, lease=30).acquire()
         order: list[str] = []
@@ -222,7 +222,7 @@ def test_holder_whose_account_is_taken_away_loses_its_hold_in_time(
 ) -> None:
     url = account(server, *RULE)
     with side.client(url) as lf, side.client(url) as other, side.client(server.url) as stranger:
-        grant = lf.lock(name, lease=1.0).acquire()
+        grant = lf.lock(name, lease=0.6).acquire()
         waiting = side.spawn(other.lock(name).acquire, wait=20)
         wait_until(lambda: stranger.inspect(name).waiters, what="queued")
         server.command("ACL", *change)
