@@ -11,7 +11,7 @@ import pytest
 
 from kit.postgres import Postgres, postgres_programs
 from kit.proxy import Proxy
-from kit.servers import Kind, Server, close_guard, faketime_library, server_binary
+from kit.servers import Kind, Server, close_guard, faketime_library, more_servers, server_binary
 from kit.sides import Side, make_side
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kit.servers import FreshServer
 
 _counter = itertools.count(1)
+_MORE = [name for name in more_servers() if name not in ("valkey", "redis")]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -67,7 +68,16 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.needs_redis)])
+@pytest.fixture(scope="session")
+def more_running() -> Iterator[dict[str, Server]]:
+    """The servers of LOCKFAST_TEST_SERVERS that tests share, started when they are asked for."""
+    running: dict[str, Server] = {}
+    yield running
+    for server in running.values():
+        server.close()
+
+
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.needs_redis), *_MORE])
 def server_kind(request: pytest.FixtureRequest) -> Kind:
     """Runs the test once for each kind of server: `fresh_server(server_kind)`."""
     return cast("Kind", request.param)
@@ -76,7 +86,14 @@ def server_kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def server(request: pytest.FixtureRequest, server_kind: Kind) -> Server:
     """A shared server, empty; the test runs on Valkey and on Redis."""
-    shared: Server = request.getfixturevalue(f"{server_kind}_server")
+    shared: Server
+    if server_kind in ("valkey", "redis"):
+        shared = request.getfixturevalue(f"{server_kind}_server")
+    else:
+        running: dict[str, Server] = request.getfixturevalue("more_running")
+        if server_kind not in running:
+            running[server_kind] = Server(server_kind)
+        shared = running[server_kind]
     if not shared.running:  # An earlier test broke the rule above; it should not break this one too.
         shared.start()
     shared.resume()

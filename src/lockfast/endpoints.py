@@ -87,6 +87,8 @@ class Endpoint:
         self.tls = tls
         self.resolve = resolve
         self.embedded = embedded
+        self.spoken = False  # learned: a connection was let in, so the way of speaking is right
+        self.plain = False  # learned: the server is too old for the first line of scripts; see drivers/dialect.py
         self._context: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -127,9 +129,13 @@ class Endpoint:
             import ssl
 
             tls = self.tls
-            context = ssl.create_default_context(
-                cafile=tls.get("ssl_ca_certs"), capath=tls.get("ssl_ca_path"), cadata=tls.get("ssl_ca_data")
-            )
+            try:
+                context = ssl.create_default_context(
+                    cafile=tls.get("ssl_ca_certs"), capath=tls.get("ssl_ca_path"), cadata=tls.get("ssl_ca_data")
+                )
+            except OSError as error:  # ssl.SSLError is one too
+                given = tls.get("ssl_ca_certs") or tls.get("ssl_ca_path") or "ssl_ca_data"
+                raise ValueError(f"the authority's certificate cannot be read: {given}: {error}") from error
             requirement = tls.get("ssl_cert_reqs", "required")
             unchecked = requirement in ("none", "CERT_NONE", ssl.CERT_NONE)
             context.check_hostname = not unchecked and _truth(tls.get("ssl_check_hostname", True))
@@ -138,9 +144,21 @@ class Endpoint:
             elif requirement in ("optional", "CERT_OPTIONAL", ssl.CERT_OPTIONAL):
                 context.verify_mode = ssl.CERT_OPTIONAL
             if tls.get("ssl_certfile"):
-                context.load_cert_chain(tls["ssl_certfile"], tls.get("ssl_keyfile"), tls.get("ssl_password"))
+                try:
+                    # Always a function: without one, OpenSSL would ask for the password at the terminal, and wait.
+                    context.load_cert_chain(tls["ssl_certfile"], tls.get("ssl_keyfile"), self._key_password)
+                except OSError as error:
+                    files = f"{tls['ssl_certfile']}, {tls.get('ssl_keyfile')}"
+                    raise ValueError(f"the client's certificate or key cannot be read: {files}: {error}") from error
             self._context = context
         return self._context
+
+    def _key_password(self) -> str:
+        assert self.tls is not None
+        password: str | None = self.tls.get("ssl_password")
+        if password is None:
+            raise ValueError(f"the key {self.tls.get('ssl_keyfile')} is encrypted: give its password as ssl_password")
+        return password
 
 
 def find(server: object) -> Endpoint:

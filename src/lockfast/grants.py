@@ -52,6 +52,7 @@ class Hold:
     by: object = None  # the thread or task that acquired it, where that matters
     ends_at = inf  # how far renewals go
     max_hold_s: float | None = None
+    why_unrenewed = ""  # what the last renewal came to, if that failed
     revoked = False  # its holder was asked to let go
     handed_on = False  # another process has it now
     votes: Votes | None = None  # where a majority of servers decides
@@ -79,7 +80,8 @@ class Hold:
             if self.era.now() < self.deadline:
                 return True
             over = self.deadline >= self.ends_at
-            self.lose(f"its max_hold of {self.max_hold_s:g} s is over" if over else "its lease ended without a renewal")
+            unrenewed = f"its lease ended without a renewal{self.why_unrenewed}"
+            self.lose(f"its max_hold of {self.max_hold_s:g} s is over" if over else unrenewed)
         return False
 
     def check(self) -> None:
@@ -103,6 +105,7 @@ class Hold:
         with self.era.mutex:
             if self.state is not HELD or self.era.now() >= self.deadline:
                 return
+            self.why_unrenewed = ""
             self.deadline = min(max(self.deadline, deadline), self.ends_at)
             self.renew_at = inf if self.deadline >= self.ends_at else self.deadline - self.lease_ms * RENEW_BEFORE
 
@@ -131,6 +134,7 @@ class Hold:
     def renewal_failed(self, reason: BaseException) -> None:
         """A renewal was not answered, or refused: try again soon."""
         left_s = self.deadline - self.era.now()
+        self.why_unrenewed = f": {reason}"
         self.renew_at = self.era.now() + min(self.lease_ms / 10_000, 1.0)
         log().warning("renewal of %r failed, %.1f s of its lease left: %s", self.ask.name.shown, left_s, reason)
 

@@ -116,6 +116,8 @@ def test_any_hold_can_guard_for_the_server_knows_whose_it_is(
 def test_command_that_cannot_run_is_refused_up_front(
     server: Server, lf: Lockfast, name: str, commands: tuple[Any, ...], complaint: str
 ) -> None:
+    if server.version < (7,) and "XGROUP" in complaint:
+        pytest.skip("this server's table of commands does not tell subcommands")
     with lf.lock(name) as grant:
         with pytest.raises(ValueError, match=complaint):
             grant.guard(*commands)
@@ -200,7 +202,7 @@ def test_server_that_forgot_the_script_is_told_again(server: Server, lf: Lockfas
     with lf.lock(name) as grant:
         server.command("SCRIPT", "FLUSH")
         assert grant.guard(("INCR", "n")) == [1]
-        assert server.command("SCRIPT", "EXISTS", GUARD.sha) == [1]
+        assert server.command("SCRIPT", "EXISTS", GUARD.sha) == [1 if server.version >= (7,) else 0]
 
 
 def test_account_without_the_table_of_commands_is_told_what_it_lacks(

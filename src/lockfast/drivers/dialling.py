@@ -23,13 +23,13 @@ async def dial(door: Door, by: float, connect: Callable[[str], Awaitable[Link]])
     if not door.endpoint.embedded:
         return await connect(door.endpoint.path)
     try:
-        return await connect(await _in_thread(door.path))
+        return await connect(await in_thread(door.path))
     except Unreachable as failure:
-        await _in_thread(partial(door.revive, failure, by))
-        return await connect(await _in_thread(door.path))
+        await in_thread(partial(door.revive, failure, by))
+        return await connect(await in_thread(door.path))
 
 
-async def _in_thread(function: Callable[[], R]) -> R:
+async def in_thread(function: Callable[[], R]) -> R:
     """Run what blocks for a moment in a thread that ends with it; the loop's own pool would stay."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()

@@ -24,6 +24,7 @@ class Door:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        endpoint.tls_context()  # certificates that cannot be read are a mistake of the caller, and told at once
         self._attachment: Attachment | None = None
         self._attaching = threading.Lock()
         self._closed = False

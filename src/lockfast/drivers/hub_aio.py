@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.hub_threads import MAX_MAIL
-from lockfast.drivers.wire import ReplyError, failure, pack, read_push
+from lockfast.drivers.rights import LISTEN_REPLIES, listen_request, may_listen
+from lockfast.drivers.wire import read_push
 from lockfast.errors import Misused, Unreachable
 
 if TYPE_CHECKING:
@@ -56,16 +57,13 @@ class Hub:
         try:
             link = await self._connect(by, self._lose, self._deliver)
             try:
-                answer = await link.request(pack(("SUBSCRIBE", self._channel)), by)
+                replies = await link.request_many(listen_request(self._channel), LISTEN_REPLIES, by)
+                self._deaf = not may_listen(replies, link.where)
             except Unreachable:
                 link.close()
                 raise
-            if isinstance(answer, ReplyError):
+            if self._deaf:
                 link.close()
-                reason = failure(answer, link.where)
-                if isinstance(reason, Unreachable):
-                    raise reason  # busy with a script, or loading: that passes
-                self._deaf = True  # no right to subscribe: the waiters poll instead
                 return 0
             if self._closed or not link.usable:
                 link.close()

@@ -10,7 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
-from lockfast.drivers.wire import ReplyError, failure, pack, read_push
+from lockfast.drivers.rights import LISTEN_REPLIES, listen_request, may_listen
+from lockfast.drivers.wire import read_push
 from lockfast.errors import Misused, Unreachable
 
 if TYPE_CHECKING:
@@ -50,16 +51,13 @@ class Hub:
                 return self._env.listening
             connection = self._connect(by)
             try:
-                answer = connection.call(pack(("SUBSCRIBE", self._channel)), by)
+                connection.send(listen_request(self._channel), LISTEN_REPLIES)
+                self._deaf = not may_listen(connection.read_each(by), connection.where)
             except BaseException:
                 connection.close()
                 raise
-            if isinstance(answer, ReplyError):
+            if self._deaf:
                 connection.close()
-                reason = failure(answer, connection.where)
-                if isinstance(reason, Unreachable):
-                    raise reason  # busy with a script, or loading: that passes
-                self._deaf = True  # no right to subscribe: the waiters poll instead
                 return 0
             with self._mutex:
                 if self._closed:

@@ -8,18 +8,21 @@ was sent; it stays open until it is owed nothing more, so that what was written 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
+from lockfast.drivers.dialect import knows_no_flags, plainly
+from lockfast.drivers.dialling import in_thread
 from lockfast.drivers.reply import Promised, Reply
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Generator, Sequence
 
     from lockfast.endpoints import Endpoint
@@ -47,8 +50,13 @@ Owed = Reply | Promised | Expects | None  # None: a reply that nobody reads
 class Link(asyncio.Protocol):
     """A connection. `usable` until it is lost or retired."""
 
-    def __init__(self, where: str, on_push: Callable[[Any], None] | None, on_end: Callable[[Link], None]) -> None:
-        self.where = where
+    def __init__(
+        self, endpoint: Endpoint, on_push: Callable[[Any], None] | None, on_end: Callable[[Link], None]
+    ) -> None:
+        self.endpoint = endpoint
+        self.where = endpoint.where
+        self.plain = endpoint.plain
+        self.lost_by: Exception | None = None  # what ended it, if anything did
         self.usable = True
         self.ended = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
@@ -74,6 +82,8 @@ class Link(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise self._not_sent()
+        if self.plain:
+            data = plainly(data)
         owed = self._owed
         idle = not owed
         if unread:
@@ -104,6 +114,17 @@ class Link(asyncio.Protocol):
         """Send now or with this turn's batch. The future gets the reply, whoever waits for it."""
         return self.request_each(data, 1, by)[0]
 
+    async def bring(self, data: bytes, by: float) -> Any:
+        """The reply to an EVAL, for a server that did not know the script: in the form that this server takes."""
+        spoken, self.plain = self.plain, False
+        try:
+            sent = self.request(data, by)
+        finally:
+            self.plain = spoken  # for whatever other tasks send meanwhile
+        answer = await sent
+        self.plain = self.endpoint.plain = knows_no_flags(answer)
+        return await self.request(data, by) if self.plain else answer
+
     def _not_sent(self) -> Unreachable:
         if self.usable:  # its end was seen, and will be told in a later turn: whoever tries again needs another
             self.usable = False
@@ -132,6 +153,8 @@ class Link(asyncio.Protocol):
             for future in futures:
                 future.set_exception(self._not_sent())
             return futures
+        if self.plain:
+            data = plainly(data)
         idle = not self._owed
         self._owed.extend([Promised(future, by) for future in futures])
         self._send(data, by, idle)
@@ -165,6 +188,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None  # it is gone: to abort it now would end it twice
+        self.lost_by = error
         self._fail(Unreachable(f"connection to {self.where} lost" + (f": {error}" if error else "")))
         if not self.ended.done():
             self.ended.set_result(None)
@@ -203,7 +227,13 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close now, whatever was not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _fail(self, reason: Unreachable) -> None:
+        self.lost_by = self.lost_by or reason
         was_usable, self.usable = self.usable, False
         owed, self._owed = self._owed, deque()
         for expected in owed:
@@ -235,18 +265,33 @@ async def connect(
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)
     except Unreachable as error:
+        lost_by = None if link is None else link.lost_by
         if link is not None:
             link.close()
+        if lost_by is not None and not socket_path:
+            await _explain(endpoint, lost_by)
         raise Unreachable(str(error), sent=False) from error
     except (OSError, TimeoutError) as error:
         if link is not None:
             link.close()
+        if endpoint.tls is not None and not isinstance(error, (TimeoutError, ConnectionRefusedError, socket.gaierror)):
+            await _explain(endpoint, error)
         raise not_connected(error, where) from error
     except BaseException:
         if link is not None:
             link.close()
         raise
+    endpoint.spoken = True
     return link
+
+
+async def _explain(endpoint: Endpoint, error: Exception) -> None:
+    """Raise what is wrong for good with a server that breaks off; see diagnosis.py."""
+    from lockfast.drivers import diagnosis
+
+    told = await in_thread(partial(diagnosis.explain, endpoint, error))
+    if told is not None:
+        raise told from error
 
 
 async def reach(
@@ -259,14 +304,40 @@ async def reach(
     loop = asyncio.get_running_loop()
 
     def make() -> Link:
-        return Link(endpoint.where, on_push, on_end)
+        return Link(endpoint, on_push, on_end)
 
     if socket_path:
         return (await loop.create_unix_connection(make, socket_path))[1]
     host, port = await _address(endpoint)
     context = endpoint.tls_context()
     name = host if context else None
-    return (await loop.create_connection(make, host, port, ssl=context, server_hostname=name))[1]
+    connecting = loop.create_connection(make, host, port, ssl=context, server_hostname=name)
+    if context is None or endpoint.spoken:
+        return (await connecting)[1]
+    making = loop.create_task(connecting, name="lockfast-reach")
+    try:
+        await _suspect(making, endpoint)
+        return (await making)[1]
+    except BaseException:
+        making.cancel()
+        making.add_done_callback(_drop)
+        raise
+
+
+async def _suspect(making: asyncio.Task[Any], endpoint: Endpoint) -> None:
+    """Ask a server that is slow to shake hands, beside it, whether it speaks TLS at all. Raises Refused if not."""
+    from lockfast.drivers.diagnosis import SUSPECT_S, explain_silence
+
+    await asyncio.wait([making], timeout=SUSPECT_S)
+    told = None if making.done() else await in_thread(partial(explain_silence, endpoint))
+    if told is not None:
+        raise told
+
+
+def _drop(making: asyncio.Task[Any]) -> None:
+    """Nobody wants this connection any more, should it have come about."""
+    if not making.cancelled() and making.exception() is None:
+        making.result()[0].abort()
 
 
 async def _address(endpoint: Endpoint) -> tuple[str, int]:

@@ -262,7 +262,7 @@ class Threads:
         """The answer after all, when the server had only forgotten the script; otherwise raises what it means."""
         answer: Any = reply
         if wire.is_noscript(reply):
-            answer = connection.call(wire.eval_text(bound, args), by)
+            answer = connection.bring(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
             raise wire.failure(answer, connection.where, bound)
         return answer
@@ -288,7 +288,7 @@ class Threads:
             for i, reply in enumerate(replies):
                 if wire.is_noscript(reply):
                     call = effect.calls[i]
-                    replies[i] = connection.call(wire.eval_text(call.bound, call.args), effect.by)
+                    replies[i] = connection.bring(wire.eval_text(call.bound, call.args), effect.by)
         except BaseException:
             self._let_go(connection)
             self._close_free()  # as in _call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -35,13 +36,15 @@ _NEXT_STEP = {
     "READONLY": "this is a replica: connect to the primary",
     "NOAUTH": "give the password in the URL or the client",
     "WRONGPASS": "check user name and password",
-    "NOPERM": "the account needs EVALSHA, EVAL, PUBLISH, SUBSCRIBE and the keys and channels of the prefix",
     "OOM": "the server is at its maxmemory: make room",
     "MISCONF": "the server cannot write to its disk: mend that first",
     "WRONGTYPE": "another program uses this key: choose another name or prefix",
     "NOREPLICAS": "the server wants more replicas than it has",
     "MOVED": "this is a cluster: clusters are not supported yet",
 }
+# How Redis 6.2 begins what went wrong inside a script; what it was comes behind.
+_INSIDE = re.compile(r"^ERR Error running script \(call to f_\w+\): (?:@user_script: ?\d+: )+-?")
+_NAMELESS = re.compile(r"NOPERM|ERR unknown (?:sub)?command", re.IGNORECASE)
 
 
 def evalsha(bound: Bound, args: tuple[str | int | bytes, ...]) -> bytes:
@@ -98,16 +101,20 @@ def greet(commands: list[tuple[str | Secret, ...]]) -> bytes:
 def check_greeting(commands: list[tuple[str | Secret, ...]], replies: list[Any], where: str) -> None:
     """Raise what the server has against this connection."""
     for command, reply in zip(commands, replies, strict=True):
-        # An account may be allowed to lock and not to name its connection.
-        if isinstance(reply, ReplyError) and not (command[0] == "CLIENT" and str(reply).startswith("NOPERM")):
+        # An account may be allowed to lock and not to name its connection, and a server may not offer that.
+        if isinstance(reply, ReplyError) and not (command[0] == "CLIENT" and _NAMELESS.match(str(reply))):
             raise failure(reply, where)
 
 
 def not_connected(error: Exception, where: str) -> LockfastError:
     """What it means that no connection came about."""
     words = str(error) or "no answer in time"
-    if type(error).__name__ == "SSLCertVerificationError":  # by name: ssl is imported only where TLS is used
-        return Refused(f"{where} shows a certificate that is not trusted: {words}", code="CERTIFICATE")
+    if type(error).__module__ == "ssl":
+        from lockfast.drivers import diagnosis
+
+        told = diagnosis.of_certificates(error, where)
+        if told is not None:
+            return told
     return Unreachable(f"cannot connect to {where}: {words}", sent=False)
 
 
@@ -125,7 +132,7 @@ def is_noscript(reply: object) -> bool:
 
 def failure(reply: Exception, where: str, bound: Bound | None = None) -> LockfastError:
     """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked."""
-    words = str(reply)
+    words = _INSIDE.sub("", str(reply))
     name = "this name" if bound is None else repr(bound.name.shown)
     code = words.partition(" ")[0]
     if code in PASSING or "max number of clients" in words:
@@ -151,6 +158,13 @@ def failure(reply: Exception, where: str, bound: Bound | None = None) -> Lockfas
     if "invalid password" in words or "invalid username-password" in words:
         code = "WRONGPASS"
     hint = _NEXT_STEP.get(code)
-    if hint is None and "NOPERM" in words:
-        hint = _NEXT_STEP["NOPERM"]
+    if hint is None:
+        from lockfast.drivers import rights
+
+        hint = rights.next_step(words, bound)
+        if hint is not None:
+            code = "NOPERM"
+        else:
+            hint = rights.not_offered(words)
+            words = words.partition(", with args")[0]
     return Refused(f"{where} refuses: {words}" + (f" ({hint})" if hint else ""), code=code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from lockfast.errors import Unreachable
+from lockfast.errors import Refused, Unreachable
 from lockfast.flows.admission import MARGIN_RATIO, MARGIN_S, deadline_of
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import RENEW, Bound
@@ -29,7 +29,7 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     by = max(sent + 0.05, min(sent + env.attempt_s, *(hold.deadline for hold in due)))
     try:
         replies = yield CallMany([call(hold, sent, by) for hold in due], by)
-    except Unreachable as failure:
+    except (Unreachable, Refused) as failure:  # refused for all of them: the account was turned down
         replies = [failure] * len(due)
     unanswered = []
     for hold, reply in zip(due, replies, strict=True):
