@@ -23,13 +23,13 @@ async def dial(door: Door, by: float, connect: Callable[[str], Awaitable[Link]])
     if not door.endpoint.embedded:
         return await connect(door.endpoint.path)
     try:
-        return await connect(await _in_thread(door.path))
+        return await connect(await in_thread(door.path))
     except Unreachable as failure:
-        await _in_thread(partial(door.revive, failure, by))
-        return await connect(await _in_thread(door.path))
+        await in_thread(partial(door.revive, failure, by))
+        return await connect(await in_thread(door.path))
 
 
-async def _in_thread(function: Callable[[], R]) -> R:
+async def in_thread(function: Callable[[], R]) -> R:
     """Run what blocks for a moment in a thread that ends with it; the loop's own pool would stay."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()
@@ -43,14 +43,18 @@ async def _in_thread(function: Callable[[], R]) -> R:
             future.set_result(result)  # type: ignore[arg-type]  # R may itself be None
 
     def call() -> None:
+        result: R | None = None
+        error: BaseException | None = None
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
-            loop.call_soon_threadsafe(tell, None, error)
-        else:
-            loop.call_soon_threadsafe(tell, result, None)
+        except BaseException as raised:  # noqa: BLE001 - told to whoever waits
+            error = raised
+        try:
+            loop.call_soon_threadsafe(tell, result, error)
+        except RuntimeError:
+            pass  # the loop has ended meanwhile, so nobody waits
 
-    thread = threading.Thread(target=call, name="lockfast-embedded", daemon=True)
+    thread = threading.Thread(target=call, name="lockfast-dial", daemon=True)
     thread.start()
     try:
         return await future

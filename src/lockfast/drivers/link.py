@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers.connection import keep_alive
+from lockfast.drivers.dialling import in_thread
 from lockfast.drivers.reply import Promised, Reply
 from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, not_connected
 from lockfast.errors import Unreachable
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Generator
 
+    from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
 
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
@@ -35,6 +38,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, where: str, on_push: Callable[[Any], None] | None, on_end: Callable[[Link], None]) -> None:
         self.where = where
+        self.address: tuple[str, int] | None = None  # where a sentinel said that the master is
         self.usable = True
         self.ended = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
@@ -176,6 +180,18 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    @property
+    def is_open(self) -> bool:
+        return not self.ended.done()
+
+    def cut(self) -> None:
+        """End it at once, from whatever thread: it goes to a server that is no longer the master."""
+        reason = Unreachable(f"the connection to {self.where} was cut: there is another master now")
+        try:
+            self._loop.call_soon_threadsafe(self._fail, reason)
+        except RuntimeError:
+            pass  # the loop is closed, and all that it had with it
+
     def _fail(self, reason: Unreachable) -> None:
         was_usable, self.usable = self.usable, False
         owed, self._owed = self._owed, deque()
@@ -201,9 +217,18 @@ async def connect(
     """A link that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
     where = endpoint.where
     link: Link | None = None
+    scout: Scout | None = None
+    address: tuple[str, int] | None = None
+    if endpoint.sentinels:
+        from lockfast.drivers.sentinel import scout_of  # only where it is used
+
+        scout = scout_of(endpoint)
     try:
         async with asyncio.timeout(max(by - now(), 0.01)):
-            link = await reach(endpoint, socket_path, on_end, on_push)
+            if scout is not None:
+                address = await in_thread(partial(scout.master, by))
+            link = await reach(endpoint, socket_path, on_end, on_push, address)
+            link.address = address
             greeting = endpoint.greeting()
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)
@@ -219,6 +244,8 @@ async def connect(
         if link is not None:
             link.close()
         raise
+    if scout is not None:
+        scout.watch(link)
     return link
 
 
@@ -227,8 +254,9 @@ async def reach(
     socket_path: str,
     on_end: Callable[[Link], None],
     on_push: Callable[[Any], None] | None = None,
+    address: tuple[str, int] | None = None,
 ) -> Link:
-    """A link on which nothing has been said yet. Raises OSError."""
+    """A link on which nothing has been said yet. Raises OSError. address: where it is, if not where it says."""
     loop = asyncio.get_running_loop()
 
     def make() -> Link:
@@ -236,17 +264,7 @@ async def reach(
 
     if socket_path:
         return (await loop.create_unix_connection(make, socket_path))[1]
-    host, port = await _address(endpoint)
+    host, port = address or (endpoint.host, endpoint.port)
     context = endpoint.tls_context()
     name = host if context else None
     return (await loop.create_connection(make, host, port, ssl=context, server_hostname=name))[1]
-
-
-async def _address(endpoint: Endpoint) -> tuple[str, int]:
-    if endpoint.resolve is None:
-        return endpoint.host, endpoint.port
-    found = endpoint.resolve()
-    if asyncio.iscoroutine(found):
-        found = await found
-    host, port = found
-    return host, port

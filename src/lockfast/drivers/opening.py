@@ -12,21 +12,27 @@ if TYPE_CHECKING:
     from lockfast.drivers.threads import Threads
 
 
-def threads(server: object, timeout: object, prefix: str, label: object) -> Threads:
+def threads(server: object, timeout: object, prefix: str, label: object, replicas: object = 0) -> Threads:
     """A driver for threads. Nothing is connected yet. Raises TypeError or ValueError for what cannot work."""
     from lockfast.drivers.threads import Threads
 
     names.check_prefix(prefix)
     topology = topologies.find(server)
     assert isinstance(topology, Endpoint)
-    return Threads(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
+    count = specs.replica_count(replicas)
+    driver = Threads(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
+    driver.env.replicas = count
+    return driver
 
 
-def asyncio(server: object, timeout: object, prefix: str, label: object) -> Asyncio:
+def asyncio(server: object, timeout: object, prefix: str, label: object, replicas: object = 0) -> Asyncio:
     """A driver for asyncio; the rest as for threads."""
     from lockfast.drivers.aio import Asyncio
 
     names.check_prefix(prefix)
     topology = topologies.find(server)
     assert isinstance(topology, Endpoint)
-    return Asyncio(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
+    count = specs.replica_count(replicas)
+    driver = Asyncio(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
+    driver.env.replicas = count
+    return driver

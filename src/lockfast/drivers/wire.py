@@ -24,6 +24,10 @@ Reader = hiredis.Reader
 ReplyError = hiredis.ReplyError
 ProtocolError = hiredis.ProtocolError
 
+# What a server says that is no master any more, or cannot act as one: nothing was run. Where sentinels name the master,
+# it is asked for again.
+MOVING = ("READONLY", "NOREPLICAS", "MASTERDOWN")
+
 _KINDS = {"lock": "a lock", "rwlock": "a read/write lock", "election": "an election"}
 # Kinds that are the same name with another number, and what to do then.
 _NUMBERED = {
@@ -98,9 +102,20 @@ def greet(commands: list[tuple[str | Secret, ...]]) -> bytes:
 def check_greeting(commands: list[tuple[str | Secret, ...]], replies: list[Any], where: str) -> None:
     """Raise what the server has against this connection."""
     for command, reply in zip(commands, replies, strict=True):
+        if command == ("HELLO",) and not isinstance(reply, ReplyError):
+            check_master(reply, where)
         # An account may be allowed to lock and not to name its connection.
         if isinstance(reply, ReplyError) and not (command[0] == "CLIENT" and str(reply).startswith("NOPERM")):
             raise failure(reply, where)
+
+
+def check_master(reply: list[Any], where: str) -> None:
+    """Raise Unreachable(sent=False) unless the server says in its reply to HELLO that it is a master."""
+    told = dict(zip(reply[::2], reply[1::2], strict=False))
+    role = told.get(b"role")
+    if role != b"master":
+        shown = role.decode(errors="replace") if isinstance(role, bytes) else "nothing known"
+        raise Unreachable(f"the master that a sentinel names for {where} is a {shown}", sent=False)
 
 
 def not_connected(error: Exception, where: str) -> LockfastError:
@@ -123,12 +138,15 @@ def is_noscript(reply: object) -> bool:
     return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
 
 
-def failure(reply: Exception, where: str, bound: Bound | None = None) -> LockfastError:
-    """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked."""
+def failure(reply: Exception, where: str, bound: Bound | None = None, moves: bool = False) -> LockfastError:
+    """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked.
+
+    moves: sentinels name the server, so one that cannot take writes now may soon have a successor.
+    """
     words = str(reply)
     name = "this name" if bound is None else repr(bound.name.shown)
     code = words.partition(" ")[0]
-    if code in PASSING or "max number of clients" in words:
+    if code in PASSING or "max number of clients" in words or (moves and code in MOVING):
         return Unreachable(f"{where} answers {words!r}", sent=False)
     if code == "LOCKFASTKIND":
         _, kind, limit = words.split(" ")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from lockfast.errors import Unreachable
+from lockfast.errors import Refused, Unreachable
 from lockfast.flows.admission import MARGIN_RATIO, MARGIN_S, deadline_of
+from lockfast.flows.copying import copies, too_few
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import RENEW, Bound
 
@@ -20,18 +21,30 @@ GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 
 
 def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
-    """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered."""
+    """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered.
+
+    One that too few replicas have is not renewed: it is tried again until its deadline.
+    """
     sent = env.now()
     by = max(sent + 0.05, min(sent + env.attempt_s, *(hold.deadline for hold in due)))
+    wanted = copies(env.replicas, by - sent, min(hold.lease_ms for hold in due))
+    copied = 0
     try:
-        replies = yield CallMany([call(hold, sent, by) for hold in due], by)
-    except Unreachable as failure:
+        replies = yield CallMany([call(hold, sent, by) for hold in due], by, wanted)
+        if wanted is not None:
+            replies, copied = replies
+    except (Unreachable, Refused) as failure:
         replies = [failure] * len(due)
     unanswered = []
     for hold, reply in zip(due, replies, strict=True):
         if isinstance(reply, BaseException):
             hold.renewal_failed(reply)
             unanswered.append(hold)
+        elif wanted is not None and copied < wanted.replicas and reply[0] != 0:
+            hold.renewal_failed(too_few(hold.ask.name.shown, copied, wanted))
+            unanswered.append(hold)
+            if reply[0] == WANTED:
+                hold.revoke()
         else:
             settle(hold, sent, *reply)
     return unanswered
@@ -50,9 +63,17 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: st
     while True:
         sent = env.now()
         by = min(sent + env.attempt_s, gives_up_at)
+        wanted = copies(env.replicas, by - sent, lease_ms)
         try:
-            code, ms = yield call(hold, sent, by, weight, heir)
-        except Unreachable:
+            renew = call(hold, sent, by, weight, heir)
+            renew.copies = wanted
+            reply = yield renew
+            code, ms = reply if wanted is None else reply[0]
+            if wanted is not None and code and reply[1] < wanted.replicas:
+                raise too_few(hold.ask.name.shown, reply[1], wanted)
+        except (Unreachable, Refused) as failure:
+            if isinstance(failure, Refused) and failure.code != "REPLICAS":
+                raise
             failures += 1
             if env.now() >= gives_up_at:
                 hold.check()  # if it is over by now, that is what the caller must hear

@@ -38,19 +38,27 @@ _making = threading.Lock()  # what is made on first use is made once
 class Lockfast:
     """A client of one server: makes locks, keeps them, and tells who holds what. Share it among threads.
 
-    server: a redis://, rediss:// or unix:// URL (or the same with valkey), or a redis-py or valkey-py client whose
+    server: a redis://, rediss://, unix:// or sentinel:// URL (or valkey://), or a redis-py or valkey-py client whose
         settings are copied. None: the URL in $LOCKFAST_URL, or else the embedded server of this user on this host.
     timeout: seconds that one request may take in all, retries included, before `Unreachable`.
     prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
     label: text shown with everything this client holds, in `lockfast show`.
+    replicas: how many replicas must have every grant and renewal before it counts; with too few an acquire raises
+        Refused. It makes losing a hold in a failover unlikely, not impossible: docs/topologies/sentinel.md.
 
     Nothing is connected before the first use. `close()` gives back what is still held.
     """
 
     def __init__(
-        self, server: object = None, *, timeout: float = 2.0, prefix: str = "lockfast", label: str | None = None
+        self,
+        server: object = None,
+        *,
+        timeout: float = 2.0,
+        prefix: str = "lockfast",
+        label: str | None = None,
+        replicas: int = 0,
     ) -> None:
-        self._driver = opening.threads(server, timeout, prefix, label)
+        self._driver = opening.threads(server, timeout, prefix, label, replicas)
         self._prefix = prefix
         self._plain_made: PlainThreads | None = None
 
