@@ -118,6 +118,14 @@ def check_master(reply: list[Any], where: str) -> None:
         raise Unreachable(f"the master that a sentinel names for {where} is a {shown}", sent=False)
 
 
+def check_moved(replies: list[Any], where: str) -> None:
+    """Raise Unreachable if a server that sentinels named says in one of its replies that it is no master any more."""
+    for reply in replies:
+        if isinstance(reply, ReplyError) and any(code in str(reply) for code in MOVING):
+            # Where the last one failed as well, EXEC has discarded everything.
+            raise Unreachable(f"{where} answers {str(reply)!r}", sent=not isinstance(replies[-1], ReplyError))
+
+
 def not_connected(error: Exception, where: str) -> LockfastError:
     """What it means that no connection came about."""
     words = str(error) or "no answer in time"
