@@ -271,7 +271,7 @@ class Asyncio:
             raise
         return answers
 
-    async def _trip(self, link: Link, calls: list[Call], copies: Copies, by: float) -> tuple[list[Any], int]:
+    async def _trip(self, link: Link, calls: list[Call], copies: Copies, by: float) -> trips.Answers:
         """Run scripts, and see how many replicas have what they wrote, on a link that nobody else uses meanwhile."""
         try:
             answers = await trips.on_link(link, calls, copies, by)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lockfast.flows.copying import Copies
     from lockfast.flows.effects import Call
 
-    Answers = tuple[list[Any], int]
+    Answers = tuple[list[Any], int | LockfastError]  # the number of replicas, or why the server does not tell it
 
 
 def on_connection(connection: Connection, calls: Sequence[Call], copies: Copies | None, by: float) -> Answers:
@@ -47,7 +47,7 @@ async def on_link(link: Link, calls: Sequence[Call], copies: Copies | None, by: 
             return answers
 
 
-def only(answers: Answers) -> tuple[Any, int]:
+def only(answers: Answers) -> tuple[Any, int | LockfastError]:
     """What a trip with one call came to. Raises what its reply means if that is an error."""
     (answer,), copied = answers
     if isinstance(answer, LockfastError):
@@ -83,7 +83,5 @@ def _trip(
     if isinstance(copied, wire.ReplyError):
         if str(copied).startswith("UNBLOCKED"):  # it has become a replica while it waited for its own
             raise Unreachable(f"{where} answers {str(copied)!r}")
-        if any(not isinstance(answer, Exception) for answer in answers):
-            raise wire.failure(copied, where, None, moves)
-        copied = 0
+        copied = wire.failure(copied, where, None, moves)
     return answers, copied

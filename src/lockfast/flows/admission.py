@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lockfast.errors import Deadlock, LockfastError, NotAcquired, Refused, Unreachable
-from lockfast.flows.copying import copies, too_few
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
 from lockfast.flows.scripts import LEAVE, RENEW, Bound
 from lockfast.specs import HEARTBEAT_S
@@ -97,8 +97,9 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             if wanted is not None:
                 reply, copied = reply
                 proven = type(reply) is int  # an older hold was written by another request, maybe on another connection
-                if proven and copied < wanted.replicas:
-                    raise too_few(name.shown, copied, wanted)
+                short = shortage(name.shown, copied, wanted)
+                if proven and short is not None:
+                    raise short
 
             code, fence, ms, position = (1, reply, ask.lease_ms + ask.grace_ms, 0) if type(reply) is int else reply
             if code == 1:
@@ -191,9 +192,10 @@ def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flo
             return deadline
         yield backoff(2, inf, env)
         return -inf
-    code, ms = reply if wanted is None else reply[0]
-    if code and wanted is not None and reply[1] < wanted.replicas:
-        raise too_few(ask.name.shown, reply[1], wanted)
+    (code, ms), copied = (reply, 0) if wanted is None else reply
+    short = shortage(ask.name.shown, copied, wanted)
+    if code and short is not None:
+        raise short
     return deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else -inf
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lockfast.errors import Refused
+from lockfast.errors import LockfastError, Refused
 
 
 class Copies(NamedTuple):
@@ -22,8 +22,14 @@ def copies(replicas: int, span_s: float, lease_ms: int) -> Copies | None:
     return Copies(replicas, max(1, min(int(span_s * 500), lease_ms // 4))) if replicas else None
 
 
-def too_few(shown: str, copied: int, wanted: Copies) -> Refused:
-    """What is said when not enough replicas have it in time."""
+def shortage(shown: str, copied: int | LockfastError, wanted: Copies | None) -> LockfastError | None:
+    """What is said when not enough replicas have it in time, or the server would not tell; None if all is well."""
+    if wanted is None:
+        return None
+    if isinstance(copied, LockfastError):
+        return copied
+    if copied >= wanted.replicas:
+        return None
     return Refused(
         f"{shown!r}: {copied} of the {wanted.replicas} replicas that replicas={wanted.replicas} asks for had it within "
         f"{wanted.wait_ms} ms; see why they do not follow (INFO replication), or ask for fewer",

@@ -13,7 +13,7 @@ from lockfast import names
 from lockfast.errors import LeaseLost, LockfastError, Unreachable
 from lockfast.flows import admission, renewal
 from lockfast.flows.asks import Ask
-from lockfast.flows.copying import copies, too_few
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, Listen, Sleep, Wait, backoff
 from lockfast.flows.scripts import RENEW, REVOKE, Bound
 from lockfast.flows.watching import insist
@@ -158,9 +158,10 @@ def adopt(told: Exported, ask: Ask, heir: str, env: Env) -> Flow[Held]:
                 continue
             break
         shown = ask.name.shown
-        code, ms = reply if wanted is None else reply[0]
-        if wanted is not None and code and reply[1] < wanted.replicas:
-            raise too_few(shown, reply[1], wanted)
+        (code, ms), copied = (reply, 0) if wanted is None else reply
+        short = shortage(shown, copied, wanted)
+        if code and short is not None:
+            raise short
         deadline = admission.deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else 0.0
         if deadline <= env.now():
             words = f"the hold on {shown!r} (fence {told.fence}) has ended, or was adopted by another: acquire anew"

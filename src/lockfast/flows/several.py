@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
 from lockfast.flows import admission, ending
-from lockfast.flows.copying import copies, too_few
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import ADMIT_ALL, LEAVE_ALL, Bound
 from lockfast.names import Names
@@ -99,7 +99,7 @@ def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[
         for ask in asks.in_order:
             if ask in holds:
                 continue
-            if wait_s == 0:
+            if wait_s == 0 and not env.replicas:  # then it may have been granted, and given back for want of proof
                 raise NotAcquired(admission.busy(ask.name.shown, 0.0), name=ask.name.shown)
             left_s = None if wait_s is None else max(wait_s - (env.now() - started), 0.0)
             ticket = holder.new_ticket()
@@ -140,7 +140,7 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
         sent_at = env.now()
         by = min(sent_at + env.attempt_s, gives_up_at)
         wanted = copies(env.replicas, by - sent_at, min(ask.lease_ms for ask in asks.in_order))
-        copied = 0
+        copied: int | LockfastError = 0
         try:
             take = asks.take(sent, env, by) if not failures else None
             replies: Any = 0
@@ -176,8 +176,9 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
             refusal = refusal or reply
             continue
         held = _held(ask, reply, sent_at, unsure, env)
-        if held is not None and wanted is not None and copied < wanted.replicas:
-            refusal = refusal or too_few(ask.name.shown, copied, wanted)
+        short = shortage(ask.name.shown, copied, wanted)
+        if held is not None and short is not None:
+            refusal = refusal or short
             in_a_row = False
         if held is not None and in_a_row:
             holds[ask] = holder.keep(ask, ticket, held)
