@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
+import valkey.sentinel
 
 import lockfast
 import lockfast.aio
@@ -231,11 +233,68 @@ def test_credential_provider_is_asked_for_every_connection(family: Any, account:
     assert "token" not in repr(endpoint)
 
 
-def test_sentinel_client_is_asked_for_the_master_that_is_in_force() -> None:
-    sentinel: Any = redis.sentinel.Sentinel([("127.0.0.1", 1)], password="pass")  # type: ignore[no-untyped-call]
-    endpoint = find(sentinel.master_for("mymaster", db=2))
-    assert endpoint.resolve is not None
-    assert (endpoint.db, "Sentinel" in endpoint.where) == (2, True)
+SENTINELS = [redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel, valkey.sentinel.Sentinel]
+
+
+@pytest.mark.parametrize("family", SENTINELS, ids=named)
+def test_client_of_a_sentinel_is_read_for_its_sentinels_and_its_master(family: Any) -> None:
+    made = family([("one", 1), ("two", 2)], sentinel_kwargs={"password": "theirs"}, password="pass")
+    endpoint = find(made.master_for("mymaster", db=2))
+    assert [sentinel.host_and_port for sentinel in endpoint.sentinels] == ["one:1", "two:2"]
+    assert [sentinel.password and sentinel.password.reveal() for sentinel in endpoint.sentinels] == ["theirs"] * 2
+    assert (endpoint.service, endpoint.db) == ("mymaster", 2)
+    assert endpoint.password is not None
+    assert endpoint.password.reveal() == "pass"
+    assert endpoint.where == "sentinel://one:1,two:2/mymaster/2"
+
+
+def test_client_that_a_sentinel_made_for_replicas_is_refused() -> None:
+    sentinel: Any = redis.sentinel.Sentinel([("127.0.0.1", 1)])  # type: ignore[no-untyped-call]
+    with pytest.raises(TypeError, match="master_for"):
+        find(sentinel.slave_for("mymaster"))
+
+
+def test_sentinel_url_names_sentinels_master_database_and_both_accounts() -> None:
+    endpoint = find(
+        "sentinel://me:p%40ss@one:1,[::1]:2,three/orders%2Feu/3?sentinel_username=s&sentinel_password=t%26t&socket_timeout=1"
+    )
+    assert [(each.host, each.port) for each in endpoint.sentinels] == [("one", 1), ("::1", 2), ("three", 26379)]
+    assert {each.username for each in endpoint.sentinels} == {"s"}
+    assert [each.password and each.password.reveal() for each in endpoint.sentinels] == ["t&t"] * 3
+    assert (endpoint.service, endpoint.db, endpoint.username) == ("orders/eu", 3, "me")
+    assert endpoint.password is not None
+    assert endpoint.password.reveal() == "p@ss"
+    assert endpoint.tls is None
+    assert "p@ss" not in repr(endpoint)
+    assert not endpoint.lets_anybody_in, "whether it is a master is decided by the greeting"
+
+
+def test_sentinels_url_is_encrypted_to_master_and_sentinels() -> None:
+    endpoint = find("sentinels://one,two/orders?ssl_check_hostname=no")
+    assert endpoint.tls == {"ssl_check_hostname": "no"}
+    assert [each.tls for each in endpoint.sentinels] == [endpoint.tls] * 2
+    assert endpoint.where == "sentinels://one:26379,two:26379/orders/0"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sentinel://one,two",
+        "sentinel:///service",
+        "sentinel://one,,two/service",
+        "sentinel://one:port/service",
+        "sentinel://one:99999/service",
+        "sentinel://[::1/service",
+        "sentinel://one/service/zero",
+        "sentinel://one/service?ssl_ca_certs=/ca.pem",
+        "redis://one?sentinel_password=x",
+        "sentinel://one:p/service?sentinel_password=topsecret",
+    ],
+)
+def test_sentinel_url_that_cannot_be_meant_is_refused(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        find(url)
+    assert "topsecret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=named)

@@ -61,7 +61,7 @@ class Secret:
 class Endpoint:
     """One server's address, account and TLS settings.
 
-    resolve: asks a Sentinel for the address that is in force; called for every new connection.
+    sentinels: who tells the address of the master of `service`; asked for every new connection (drivers/sentinel.py).
     embedded: the address comes from the embedded server, which is started when it is needed.
     """
 
@@ -75,7 +75,8 @@ class Endpoint:
         username: str = "",
         password: Secret | None = None,
         tls: dict[str, Any] | None = None,
-        resolve: Callable[[], Any] | None = None,
+        sentinels: tuple[Endpoint, ...] = (),
+        service: str = "",
         embedded: bool = False,
     ) -> None:
         self.host = host
@@ -85,10 +86,12 @@ class Endpoint:
         self.username = username
         self.password = password
         self.tls = tls
-        self.resolve = resolve
+        self.sentinels = sentinels
+        self.service = service
         self.embedded = embedded
         self.spoken = False  # learned: a connection was let in, so the way of speaking is right
         self.plain = False  # learned: the server is too old for the first line of scripts; see drivers/dialect.py
+        self.scout: Any = None  # what drivers/sentinel.py knows of the master
         self._context: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -101,10 +104,14 @@ class Endpoint:
             return "the embedded server"
         if self.path:
             return f"unix://{self.path}?db={self.db}"
-        if self.resolve:
-            return "the Sentinel's master"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'rediss' if self.tls is not None else 'redis'}://{host}:{self.port}/{self.db}"
+        if self.sentinels:
+            hosts = ",".join(sentinel.host_and_port for sentinel in self.sentinels)
+            return f"{'sentinels' if self.tls is not None else 'sentinel'}://{hosts}/{self.service}/{self.db}"
+        return f"{'rediss' if self.tls is not None else 'redis'}://{self.host_and_port}/{self.db}"
+
+    @property
+    def host_and_port(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def greeting(self) -> list[tuple[str | Secret, ...]]:
         """The commands that a new connection starts with: account, database, and a name for CLIENT LIST."""
@@ -113,13 +120,15 @@ class Endpoint:
             commands.append(("AUTH", self.username, self.password) if self.username else ("AUTH", self.password))
         if self.db:
             commands.append(("SELECT", str(self.db)))
+        if self.sentinels:
+            commands.append(("HELLO",))  # tells whether it is a master; unlike ROLE it is allowed to every account
         commands.append(("CLIENT", "SETNAME", "lockfast"))
         return commands
 
     @property
     def lets_anybody_in(self) -> bool:
         """Whether nothing in the greeting decides where a request lands and as whom; then it is not waited for."""
-        return self.password is None and not self.db
+        return self.password is None and not self.db and not self.sentinels
 
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context that the settings describe; None for plain connections."""
@@ -176,6 +185,10 @@ def find(server: object) -> Endpoint:
 def _from_url(url: str) -> Endpoint:
     from urllib.parse import parse_qsl, unquote, urlsplit
 
+    if url.lower().startswith(("sentinel://", "sentinels://")):
+        from lockfast import sentinels
+
+        return sentinels.read(url, _from_url)
     try:
         split = urlsplit(url)
         port = split.port
@@ -184,7 +197,8 @@ def _from_url(url: str) -> Endpoint:
     sort = SCHEMES.get(split.scheme.lower())
     if sort is None:
         raise ValueError(
-            f"unknown scheme {split.scheme!r} in the server's URL; use redis://, rediss:// or unix:// (or valkey://)"
+            f"unknown scheme {split.scheme!r} in the server's URL; use redis://, rediss://, unix:// or sentinel:// "
+            "(or valkey://)"
         )
     options = dict(parse_qsl(split.query, keep_blank_values=True))
     db = options.pop("db", "") or ("" if sort == "unix" else split.path.strip("/")) or "0"
@@ -196,7 +210,7 @@ def _from_url(url: str) -> Endpoint:
     password = options.pop("password", unquote(split.password or ""))
     tls = {key: options.pop(key) for key in (*TLS_OPTIONS, *TLS_CHECKS) if key in options}
     if tls and sort != "tls":
-        raise ValueError(f"{', '.join(tls)} in the server's URL: only rediss:// is encrypted")
+        raise ValueError(f"{', '.join(tls)} in the server's URL: only rediss:// and sentinels:// are encrypted")
     unknown = sorted(set(options) - IGNORED)
     if unknown:
         raise ValueError(f"unknown option {', '.join(unknown)} in the server's URL")
@@ -241,12 +255,11 @@ def _from_client(client: Any) -> Endpoint:
     kind = pool.connection_class.__name__
     is_tls = "SSL" in kind or bool(given.get("ssl"))
     tls = {key: given[key] for key in (*TLS_OPTIONS, *TLS_CHECKS) if given.get(key) is not None}
-    resolve: Callable[[], Any] | None = None
+    sentinels: tuple[Endpoint, ...] = ()
     if hasattr(pool, "sentinel_manager"):
-
-        def resolve() -> Any:
-            return pool.sentinel_manager.discover_master(pool.service_name)
-
+        if not pool.is_master:
+            raise TypeError(f"this {class_name} of a Sentinel asks replicas: hand in one that master_for() has made")
+        sentinels = tuple(_from_client(sentinel) for sentinel in pool.sentinel_manager.sentinels)
     return Endpoint(
         host=given.get("host") or "localhost",
         port=int(given.get("port") or 6379),
@@ -255,7 +268,8 @@ def _from_client(client: Any) -> Endpoint:
         username=username,
         password=password,
         tls=tls if is_tls else None,
-        resolve=resolve,
+        sentinels=sentinels,
+        service=str(pool.service_name) if sentinels else "",
     )
 
 

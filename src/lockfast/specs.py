@@ -12,6 +12,7 @@ MAX_LIMIT = 1_000_000
 MAX_PARTIES = 10_000  # all of them are told in one run of a script
 MIN_LATCH_LEASE_S = 60.0  # so long a request of a client that gave up may be under way
 MAX_ATTEMPTS = 1_000_000
+MAX_REPLICAS = 100
 
 # A place in the queue lives this long without a heartbeat. It bounds how long a dead waiter at the head can hold
 # up the others, and how long a live one may be paused before it goes to the back.
@@ -120,6 +121,11 @@ def _count(value: object, what: str, most: int, least: int = 1) -> int:
     if not least <= value <= most:
         raise ValueError(f"{what} must be from {least} to {most}, got {value!r}")
     return value
+
+
+def replica_count(value: object) -> int:
+    """How many replicas must have what was granted: a whole number from 0 to 100."""
+    return _count(value, "replicas", MAX_REPLICAS, least=0)
 
 
 def label_text(value: object) -> str | None:

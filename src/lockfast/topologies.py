@@ -55,7 +55,7 @@ def _quorum(servers: list[object]) -> Topology:
     if len(servers) == 1:
         return find(servers[0])
     found = [find(_named(server)) for server in servers]
-    nodes = tuple([node for node in found if isinstance(node, endpoints.Endpoint) and node.resolve is None])
+    nodes = tuple([node for node in found if isinstance(node, endpoints.Endpoint) and not node.sentinels])
     if len(nodes) < len(found):
         raise ValueError("a majority is of single servers: name no sentinel, cluster or list in it")
     addresses = [node.where for node in nodes]

@@ -38,13 +38,15 @@ _making = threading.Lock()  # what is made on first use is made once
 class Lockfast:
     """A client of one server: makes locks, keeps them, and tells who holds what. Share it among tasks of one loop.
 
-    server: a redis://, rediss:// or unix:// URL (or the same with valkey), or a redis-py or valkey-py client whose
+    server: a redis://, rediss://, unix:// or sentinel:// URL (or valkey://), or a redis-py or valkey-py client whose
         settings are copied. A list of three, five or more: a majority of these independent servers decides (Redlock),
         for `lock`, `rlock`, `rwlock` and `locks`. None: the URL in $LOCKFAST_URL, or else the embedded server of this
         user on this host.
     timeout: seconds that one request may take in all, retries included, before `Unreachable`.
     prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
     label: text shown with everything this client holds, in `lockfast show`.
+    replicas: how many replicas must have every grant and renewal before it counts; with too few an acquire raises
+        Refused. It makes losing a hold in a failover unlikely, not impossible: docs/topologies/sentinel.md.
     max_lease: for a majority of several servers, the longest lease that any client of them may ask for, the same
         everywhere; the servers keep it (60 unless named). One that restarts without its memory is not counted for that
         long. node_timeout: how long one of them may take to answer before the others are asked without it; 0.05 where
@@ -61,10 +63,11 @@ class Lockfast:
         timeout: float = 2.0,
         prefix: str = "lockfast",
         label: str | None = None,
+        replicas: int = 0,
         max_lease: float | None = None,
         node_timeout: float | None = None,
     ) -> None:
-        given = opening.Given(server, timeout, prefix, label, max_lease, node_timeout)
+        given = opening.Given(server, timeout, prefix, label, replicas, max_lease, node_timeout)
         self._driver = opening.asyncio(given)
         self._prefix = prefix
         self._plain_made: PlainAsyncio | None = None

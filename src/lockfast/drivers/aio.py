@@ -8,7 +8,7 @@ from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers import forks, wire
+from lockfast.drivers import forks, trips, wire
 from lockfast.drivers.dialling import dial
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_aio import Hub
@@ -16,7 +16,7 @@ from lockfast.drivers.identity import agent_of_task, new_client_id, new_ticket, 
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.link import Link, connect
 from lockfast.drivers.wire import PING, ReplyError, evalsha
-from lockfast.errors import LockfastError, Misused
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
+    from lockfast.flows.copying import Copies
     from lockfast.flows.effects import Effect, Flow
     from lockfast.flows.scripts import Bound
     from lockfast.grants import Hold
@@ -59,6 +60,7 @@ class Asyncio:
         self._link: Link | None = None
         self._linking: asyncio.Task[Link] | None = None
         self._links: set[Link] = set()  # all that are open, retired ones too
+        self._free: list[Link] = []  # of those that a flow has for itself
         self._undoing: set[asyncio.Future[Any]] = set()
         self._spawned: set[asyncio.Task[None]] = set()
         self._door = Door(endpoint)
@@ -99,7 +101,7 @@ class Asyncio:
         env = self.env
         sent = now()
         lane = self._link
-        if lane is None or not lane.usable:
+        if lane is None or not lane.usable or env.replicas:
             return await self.run(admission.acquire(ask, ticket, wait_s, env))
         answer: Any = None
         error: BaseException | None = None
@@ -179,6 +181,10 @@ class Asyncio:
                 else:
                     if self.closed:
                         raise Misused("this client is closed")
+                    if effect.copies is not None:
+                        lane = await self._alone(effect.by)
+                        answer = trips.only(await self._trip(lane, [effect], effect.copies, effect.by))
+                        continue
                     lane = await self._linked(effect.by)
                     answer = await lane.ask(evalsha(effect.bound, effect.args), effect.by)
                     if type(answer) is ReplyError:
@@ -196,8 +202,15 @@ class Asyncio:
         if wire.is_noscript(reply):
             answer = await link.bring(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
-            raise wire.failure(answer, link.where, bound)
+            raise self._meaning(answer, link, bound)
         return answer
+
+    def _meaning(self, reply: Exception, link: Link, bound: Bound | None) -> LockfastError:
+        """What an error reply means. A link to a server that is no master any more is not used again."""
+        failure = wire.failure(reply, link.where, bound, link.address is not None)
+        if link.address is not None and isinstance(failure, Unreachable):
+            link.retire()
+        return failure
 
     def _undo(self, call: Call, lane: Link | None) -> asyncio.Future[Any]:
         """Send a `leave` behind the request that it undoes: its place in the line makes it safe to go on.
@@ -212,7 +225,10 @@ class Asyncio:
 
         def answered(sent: asyncio.Future[Any]) -> None:
             self._undoing.discard(sent)
-            if not sent.cancelled() and sent.exception() is not None and not self.closed:
+            if sent.cancelled() or self.closed:
+                return
+            # A server that answers with an error is no master any more, say, and has undone nothing.
+            if sent.exception() is not None or isinstance(sent.result(), ReplyError):
                 self._bring(call)
 
         sent.add_done_callback(answered)
@@ -243,25 +259,42 @@ class Asyncio:
             link = await self._linked(effect.by)
             reply = await link.request(wire.pack(effect.args), effect.by)
             if isinstance(reply, wire.ReplyError):
-                raise wire.failure(reply, link.where)
+                raise self._meaning(reply, link, None)
             return reply
         assert type(effect) is CallMany
         return await self._call_many(effect)
 
-    async def _call_many(self, effect: CallMany) -> list[Any]:
+    async def _call_many(self, effect: CallMany) -> Any:
+        if effect.copies is not None:
+            return await self._trip(await self._alone(effect.by), effect.calls, effect.copies, effect.by)
         link = await self._linked(effect.by)
-        data = b"".join([wire.evalsha(call.bound, call.args) for call in effect.calls])
-        futures = link.request_each(data, len(effect.calls), effect.by)
-        answers: list[Any] = []
-        for call, reply in zip(effect.calls, await asyncio.gather(*futures, return_exceptions=True), strict=True):
-            answer: Any = reply
-            if isinstance(reply, wire.ReplyError):
-                try:
-                    answer = await self._retold(link, call.bound, call.args, call.by, reply)
-                except LockfastError as failure:
-                    answer = failure
-            answers.append(answer)
+        try:
+            answers, _ = await trips.on_link(link, effect.calls, None, effect.by)
+        except Unreachable:
+            if link.address is not None:
+                link.retire()
+            raise
         return answers
+
+    async def _trip(self, link: Link, calls: list[Call], copies: Copies, by: float) -> trips.Answers:
+        """Run scripts, and see how many replicas have what they wrote, on a link that nobody else uses meanwhile."""
+        try:
+            answers = await trips.on_link(link, calls, copies, by)
+        except BaseException:
+            link.retire()
+            raise
+        self._free.append(link)
+        return answers
+
+    async def _alone(self, by: float) -> Link:
+        """A link for one flow: while a server waits for its replicas, it reads nothing more from that connection."""
+        while self._free:
+            link = self._free.pop()
+            if link.usable:
+                return link
+        link = await self._connect(by, _ignore, None)
+        self.env.connected = True
+        return link
 
     async def _linked(self, by: float) -> Link:
         """The link that is in use, or a new one. Shared: a cancelled task must not take it away from the others."""
@@ -339,6 +372,10 @@ class Asyncio:
         """In a forked child: own nothing of the parent's. The loop does not run here, so neither does the client."""
         self.era.ended = True
         self._loop = None
+
+
+def _ignore(_: Link) -> None:
+    """A link has ended: whoever wants to use it next looks by itself."""
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

@@ -19,6 +19,7 @@ from lockfast.errors import Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
 
 TICK_S = 0.25  # a blocked read looks at its deadline at least this often
@@ -30,12 +31,14 @@ class Connection:
     """A socket with a reader. Not shared: whoever took it from the pool is alone with it."""
 
     __slots__ = (
+        "__weakref__",
         "_in_kernel",
         "_is_ticking",
         "_receive_now",
         "_send_all",
         "_set_s",
         "_tick_s",
+        "address",
         "endpoint",
         "feed",
         "next_reply",
@@ -48,6 +51,7 @@ class Connection:
         self.sock = sock
         self.endpoint = endpoint
         self.where = endpoint.where
+        self.address: tuple[str, int] | None = None  # where a sentinel said that the master is
         self.owed = 0
         reader = Reader()
         self.feed, self.next_reply = reader.feed, reader.gets
@@ -194,9 +198,15 @@ class Connection:
     def wake(self) -> None:
         """End a read that another thread is blocked in."""
         try:
-            self.sock.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # that of TLS would leave the reader without its key
         except OSError:
             pass
+
+    cut = wake
+
+    @property
+    def is_open(self) -> bool:
+        return self.sock.fileno() >= 0
 
     def close(self) -> None:
         self.sock.close()
@@ -209,13 +219,21 @@ class _NoAnswer(Unreachable, TimeoutError):
 def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TICK_S) -> Connection:
     """A connection that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
     where = endpoint.where
+    scout: Scout | None = None
+    address: tuple[str, int] | None = None
+    if endpoint.sentinels:
+        from lockfast.drivers.sentinel import scout_of  # only where it is used: most programs start faster without
+
+        scout = scout_of(endpoint)
+        address = scout.master(by)
     try:
-        sock = _open(endpoint, socket_path, max(by - now(), 0.01))
+        sock = _open(endpoint, socket_path, address, max(by - now(), 0.01))
     except OSError as error:
         if endpoint.tls is not None and not isinstance(error, (TimeoutError, ConnectionRefusedError, socket.gaierror)):
             _explain(endpoint, error)
         raise not_connected(error, where) from error
     connection = Connection(sock, endpoint, tick_s)
+    connection.address = address
     greeting = endpoint.greeting()
     try:
         connection.send(greet(greeting), len(greeting))
@@ -229,6 +247,8 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
         connection.close()
         raise
     endpoint.spoken = True
+    if scout is not None:
+        scout.watch(connection)
     return connection
 
 
@@ -242,10 +262,17 @@ def _explain(endpoint: Endpoint, error: Exception) -> None:
 
 
 def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> Connection:
-    """A connection on which a request follows the greeting at once: it will run, whenever the server answers."""
+    """A connection on which a request follows the greeting at once: it will run, whenever the server answers.
+
+    Where a sentinel names the server, that has to say first that it is a master.
+    """
+    if endpoint.sentinels:
+        connection = connect(endpoint, socket_path, by)
+        connection.send(request, 1)
+        return connection
     where = endpoint.where
     try:
-        connection = Connection(_open(endpoint, socket_path, max(by - now(), 0.01)), endpoint)
+        connection = Connection(_open(endpoint, socket_path, None, max(by - now(), 0.01)), endpoint)
     except OSError as error:
         raise not_connected(error, where) from error
     greeting = endpoint.greeting()
@@ -257,7 +284,7 @@ def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> 
     return connection
 
 
-def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.socket:
+def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None, timeout_s: float) -> socket.socket:
     if socket_path:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -268,7 +295,7 @@ def _open(endpoint: Endpoint, socket_path: str, timeout_s: float) -> socket.sock
             raise
         sock.settimeout(None)
         return sock
-    host, port = endpoint.resolve() if endpoint.resolve else (endpoint.host, endpoint.port)
+    host, port = address or (endpoint.host, endpoint.port)
     sock = _reach(host, port, timeout_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -54,7 +54,7 @@ def of_certificates(error: BaseException, where: str) -> Refused | None:
 
 def explain(endpoint: Endpoint, error: BaseException) -> Refused | None:
     """What is wrong with a server that took the connection and then broke it off; None when that cannot be told."""
-    if endpoint.path or endpoint.embedded or endpoint.resolve is not None:
+    if endpoint.path or endpoint.embedded or endpoint.sentinels:
         return None
     cause: BaseException | None = error
     while cause is not None:

@@ -43,14 +43,18 @@ async def in_thread(function: Callable[[], R]) -> R:
             future.set_result(result)  # type: ignore[arg-type]  # R may itself be None
 
     def call() -> None:
+        result: R | None = None
+        error: BaseException | None = None
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
-            loop.call_soon_threadsafe(tell, None, error)
-        else:
-            loop.call_soon_threadsafe(tell, result, None)
+        except BaseException as raised:  # noqa: BLE001 - told to whoever waits
+            error = raised
+        try:
+            loop.call_soon_threadsafe(tell, result, error)
+        except RuntimeError:
+            pass  # the loop has ended meanwhile, so nobody waits
 
-    thread = threading.Thread(target=call, name="lockfast-embedded", daemon=True)
+    thread = threading.Thread(target=call, name="lockfast-dial", daemon=True)
     thread.start()
     try:
         return await future

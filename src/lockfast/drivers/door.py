@@ -45,10 +45,13 @@ class Door:
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.close()
+        if self.endpoint.scout is not None:
+            self.endpoint.scout.look()
 
     def forget(self) -> None:
         """In a forked child: the attachment is the parent's, and so may be whoever holds the lock."""
         self._attaching = threading.Lock()
+        self.endpoint.scout = None
         self.close()
         self._closed = False
 

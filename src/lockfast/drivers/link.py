@@ -25,6 +25,7 @@ from lockfast.errors import Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
 
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
@@ -55,6 +56,7 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.endpoint = endpoint
         self.where = endpoint.where
+        self.address: tuple[str, int] | None = None  # where a sentinel said that the master is
         self.plain = endpoint.plain
         self.lost_by: Exception | None = None  # what ended it, if anything did
         self.usable = True
@@ -232,6 +234,18 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def is_open(self) -> bool:
+        return not self.ended.done()
+
+    def cut(self) -> None:
+        """End it at once, from whatever thread: it goes to a server that is no longer the master."""
+        reason = Unreachable(f"the connection to {self.where} was cut: there is another master now")
+        try:
+            self._loop.call_soon_threadsafe(self._fail, reason)
+        except RuntimeError:
+            pass  # the loop is closed, and all that it had with it
+
     def _fail(self, reason: Unreachable) -> None:
         self.lost_by = self.lost_by or reason
         was_usable, self.usable = self.usable, False
@@ -258,9 +272,18 @@ async def connect(
     """A link that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
     where = endpoint.where
     link: Link | None = None
+    scout: Scout | None = None
+    address: tuple[str, int] | None = None
+    if endpoint.sentinels:
+        from lockfast.drivers.sentinel import scout_of  # only where it is used
+
+        scout = scout_of(endpoint)
     try:
         async with asyncio.timeout(max(by - now(), 0.01)):
-            link = await reach(endpoint, socket_path, on_end, on_push)
+            if scout is not None:
+                address = await in_thread(partial(scout.master, by))
+            link = await reach(endpoint, socket_path, on_end, on_push, address)
+            link.address = address
             greeting = endpoint.greeting()
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)
@@ -282,6 +305,8 @@ async def connect(
             link.close()
         raise
     endpoint.spoken = True
+    if scout is not None:
+        scout.watch(link)
     return link
 
 
@@ -299,8 +324,9 @@ async def reach(
     socket_path: str,
     on_end: Callable[[Link], None],
     on_push: Callable[[Any], None] | None = None,
+    address: tuple[str, int] | None = None,
 ) -> Link:
-    """A link on which nothing has been said yet. Raises OSError."""
+    """A link on which nothing has been said yet. Raises OSError. address: where it is, if not where it says."""
     loop = asyncio.get_running_loop()
 
     def make() -> Link:
@@ -308,7 +334,7 @@ async def reach(
 
     if socket_path:
         return (await loop.create_unix_connection(make, socket_path))[1]
-    host, port = await _address(endpoint)
+    host, port = address or (endpoint.host, endpoint.port)
     context = endpoint.tls_context()
     name = host if context else None
     connecting = loop.create_connection(make, host, port, ssl=context, server_hostname=name)
@@ -338,13 +364,3 @@ def _drop(making: asyncio.Task[Any]) -> None:
     """Nobody wants this connection any more, should it have come about."""
     if not making.cancelled() and making.exception() is None:
         making.result()[0].abort()
-
-
-async def _address(endpoint: Endpoint) -> tuple[str, int]:
-    if endpoint.resolve is None:
-        return endpoint.host, endpoint.port
-    found = endpoint.resolve()
-    if asyncio.iscoroutine(found):
-        found = await found
-    host, port = found
-    return host, port

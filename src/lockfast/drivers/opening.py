@@ -14,14 +14,22 @@ if TYPE_CHECKING:
 class Given:
     """The settings of a client, as its caller gave them. Raises TypeError or ValueError for what cannot work."""
 
-    __slots__ = ("label", "max_lease_s", "node_timeout_s", "prefix", "timeout_s", "topology")
+    __slots__ = ("label", "max_lease_s", "node_timeout_s", "prefix", "replicas", "timeout_s", "topology")
 
     def __init__(
-        self, server: object, timeout: object, prefix: str, label: object, max_lease: object, node_timeout: object
+        self,
+        server: object,
+        timeout: object,
+        prefix: str,
+        label: object,
+        replicas: object,
+        max_lease: object,
+        node_timeout: object,
     ) -> None:
         self.prefix = names.check_prefix(prefix)
         self.timeout_s = specs.timeout_seconds(timeout)
         self.label = specs.label_text(label)
+        self.replicas = specs.replica_count(replicas)
         self.topology = topology = topologies.find(server)
         is_quorum = isinstance(topology, topologies.Quorum)
         if (max_lease is not None or node_timeout is not None) and not is_quorum:
@@ -29,6 +37,8 @@ class Given:
         self.max_lease_s = None if max_lease is None else specs.max_lease_seconds(max_lease)
         self.node_timeout_s = 0.0
         if isinstance(topology, topologies.Quorum):
+            if self.replicas:
+                raise ValueError("replicas are those of one server: a majority of independent ones has none")
             self.node_timeout_s = specs.node_timeout_seconds(node_timeout, topology.is_local, self.timeout_s)
 
 
@@ -42,7 +52,9 @@ def threads(given: Given) -> Threads:
         )
     from lockfast.drivers.threads import Threads
 
-    return Threads(given.topology, given.timeout_s, given.prefix, given.label)
+    driver = Threads(given.topology, given.timeout_s, given.prefix, given.label)
+    driver.env.replicas = given.replicas
+    return driver
 
 
 def asyncio(given: Given) -> Asyncio:
@@ -55,4 +67,6 @@ def asyncio(given: Given) -> Asyncio:
         )
     from lockfast.drivers.aio import Asyncio
 
-    return Asyncio(given.topology, given.timeout_s, given.prefix, given.label)
+    driver = Asyncio(given.topology, given.timeout_s, given.prefix, given.label)
+    driver.env.replicas = given.replicas
+    return driver

@@ -114,13 +114,15 @@ class PlainAsyncio:
                 if link is None:
                     link = await (lines.take(effect.by) if effect.private else lines.shared(self.env.timeout_s))
                 replies: list[Any] = await link.request_many(request, len(effect.commands), effect.by)
+            if link.address is not None:
+                wire.check_moved(replies, link.where)
         except TimeoutError:
             if link is None:
                 raise Unreachable(f"cannot connect to {lines.where} in time", sent=False) from None
             link.retire()
             raise Unreachable(f"{lines.where} does not answer") from None
         except BaseException:
-            if link is not None and effect.private:
+            if link is not None and (effect.private or link.address is not None):
                 link.retire()  # it may be owed replies; it closes when it has them
             raise
         clean = is_clean(effect.commands, replies, was_clean)

@@ -101,6 +101,8 @@ class PlainThreads:
         try:
             connection.send(b"".join(map(wire.pack, effect.commands)), len(effect.commands))
             replies = connection.read_each(effect.by)
+            if connection.address is not None:
+                wire.check_moved(replies, connection.where)
         except BaseException:
             connection.close()
             pool.close_free()  # the others go to the same server and most likely failed with it

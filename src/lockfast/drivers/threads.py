@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers import forks, wire
+from lockfast.drivers import forks, trips, wire
 from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
 from lockfast.drivers.door import Door
 from lockfast.drivers.hub_threads import Hub
@@ -75,6 +75,8 @@ class Threads:
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
         env = self.env
+        if env.replicas:
+            return self.run(admission.acquire(ask, ticket, wait_s, env))
         lane: Connection | None = None
         answer: Any = None
         error: BaseException | None = None
@@ -195,20 +197,24 @@ class Threads:
                     elif effect.behind:
                         self._undo(effect, unanswered)
                     else:
-                        answer = self._call(effect.bound, effect.args, effect.by, unanswered)
+                        answer = self._call(effect, unanswered)
                 except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                     error = struck
         finally:
             for connection in unanswered:
                 self._let_go(connection)
 
-    def _call(self, bound: Bound, args: tuple[str | int | bytes, ...], by: float, unanswered: list[Connection]) -> Any:
+    def _call(self, call: Call, unanswered: list[Connection]) -> Any:
         """Run a script. If that fails on a connection, it is added to `unanswered`: what was sent may still run."""
+        by = call.by
         lane = self._take(by)
         try:
-            answer = lane.call(evalsha(bound, args), by)
+            if call.copies is not None:
+                answer: Any = trips.only(trips.on_connection(lane, [call], call.copies, by))
+            else:
+                answer = lane.call(evalsha(call.bound, call.args), by)
             if type(answer) is ReplyError:
-                answer = self._retold(lane, bound, args, by, answer)
+                answer = self._retold(lane, call.bound, call.args, by, answer)
         except BaseException:
             unanswered.append(lane)
             self._close_free()  # the others go to the same server and most likely failed with it
@@ -228,7 +234,9 @@ class Threads:
             try:
                 connection.send(request, 1)
                 if not written:
-                    connection.read(call.by)
+                    if isinstance(connection.read(call.by), ReplyError):
+                        self._let_go(connection)  # a server that is no master any more, say: it has undone nothing
+                        continue
                     self._give_back(connection)
                     return  # answered, and with it all that was sent before
             except TimeoutError:
@@ -264,7 +272,7 @@ class Threads:
         if wire.is_noscript(reply):
             answer = connection.bring(wire.eval_text(bound, args), by)
         if isinstance(answer, wire.ReplyError):
-            raise wire.failure(answer, connection.where, bound)
+            raise wire.failure(answer, connection.where, bound, connection.address is not None)
         return answer
 
     def _perform(self, effect: Effect) -> Any:
@@ -280,24 +288,16 @@ class Threads:
         assert type(effect) is CallMany
         return self._call_many(effect)
 
-    def _call_many(self, effect: CallMany) -> list[Any]:
+    def _call_many(self, effect: CallMany) -> Any:
         connection = self._take(effect.by)
         try:
-            connection.send(b"".join(wire.evalsha(call.bound, call.args) for call in effect.calls), len(effect.calls))
-            replies = connection.read_each(effect.by)
-            for i, reply in enumerate(replies):
-                if wire.is_noscript(reply):
-                    call = effect.calls[i]
-                    replies[i] = connection.bring(wire.eval_text(call.bound, call.args), effect.by)
+            answers, copied = trips.on_connection(connection, effect.calls, effect.copies, effect.by)
         except BaseException:
             self._let_go(connection)
             self._close_free()  # as in _call
             raise
         self._give_back(connection)
-        return [
-            wire.failure(reply, connection.where, call.bound) if isinstance(reply, wire.ReplyError) else reply
-            for call, reply in zip(effect.calls, replies, strict=True)
-        ]
+        return answers if effect.copies is None else (answers, copied)
 
     def _command(self, effect: Command) -> Any:
         connection = self._take(effect.by)
@@ -308,7 +308,9 @@ class Threads:
             raise
         self._give_back(connection)
         if isinstance(reply, wire.ReplyError):
-            raise wire.failure(reply, connection.where)
+            if connection.address is not None:
+                self._close_free()  # this one too: it may be no master any more
+            raise wire.failure(reply, connection.where, None, connection.address is not None)
         return reply
 
     def connect(self, by: float) -> Connection:

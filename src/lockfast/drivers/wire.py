@@ -25,6 +25,10 @@ Reader = hiredis.Reader
 ReplyError = hiredis.ReplyError
 ProtocolError = hiredis.ProtocolError
 
+# What a server says that is no master any more, or cannot act as one: nothing was run. Where sentinels name the master,
+# it is asked for again.
+MOVING = ("READONLY", "NOREPLICAS", "MASTERDOWN")
+
 _KINDS = {"lock": "a lock", "rwlock": "a read/write lock", "election": "an election"}
 # Kinds that are the same name with another number, and what to do then.
 _NUMBERED = {
@@ -101,9 +105,28 @@ def greet(commands: list[tuple[str | Secret, ...]]) -> bytes:
 def check_greeting(commands: list[tuple[str | Secret, ...]], replies: list[Any], where: str) -> None:
     """Raise what the server has against this connection."""
     for command, reply in zip(commands, replies, strict=True):
+        if command == ("HELLO",) and not isinstance(reply, ReplyError):
+            check_master(reply, where)
         # An account may be allowed to lock and not to name its connection, and a server may not offer that.
         if isinstance(reply, ReplyError) and not (command[0] == "CLIENT" and _NAMELESS.match(str(reply))):
             raise failure(reply, where)
+
+
+def check_master(reply: list[Any], where: str) -> None:
+    """Raise Unreachable(sent=False) unless the server says in its reply to HELLO that it is a master."""
+    told = dict(zip(reply[::2], reply[1::2], strict=False))
+    role = told.get(b"role")
+    if role != b"master":
+        shown = role.decode(errors="replace") if isinstance(role, bytes) else "nothing known"
+        raise Unreachable(f"the master that a sentinel names for {where} is a {shown}", sent=False)
+
+
+def check_moved(replies: list[Any], where: str) -> None:
+    """Raise Unreachable if a server that sentinels named says in one of its replies that it is no master any more."""
+    for reply in replies:
+        if isinstance(reply, ReplyError) and any(code in str(reply) for code in MOVING):
+            # Where the last one failed as well, EXEC has discarded everything.
+            raise Unreachable(f"{where} answers {str(reply)!r}", sent=not isinstance(replies[-1], ReplyError))
 
 
 def not_connected(error: Exception, where: str) -> LockfastError:
@@ -130,12 +153,15 @@ def is_noscript(reply: object) -> bool:
     return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
 
 
-def failure(reply: Exception, where: str, bound: Bound | None = None) -> LockfastError:
-    """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked."""
+def failure(reply: Exception, where: str, bound: Bound | None = None, moves: bool = False) -> LockfastError:
+    """What an error reply means to the caller, with the server's own words in it. bound: the script that was asked.
+
+    moves: sentinels name the server, so one that cannot take writes now may soon have a successor.
+    """
     words = _INSIDE.sub("", str(reply))
     name = "this name" if bound is None else repr(bound.name.shown)
     code = words.partition(" ")[0]
-    if code in PASSING or "max number of clients" in words:
+    if code in PASSING or "max number of clients" in words or (moves and code in MOVING):
         return Unreachable(f"{where} answers {words!r}", sent=False)
     if code == "LOCKFASTKIND":
         _, kind, limit = words.split(" ")

@@ -6,6 +6,8 @@ What this file keeps true (the server's part is in lua/):
   an older one belongs to an earlier life of the ticket.
 - While an acquire still tries, it sends no `leave`; once a `leave` was sent, the ticket is never sent again.
 - However an acquire ends without a grant, a `leave` follows the last request that may have reached the server.
+- Where replicas are asked for, a grant counts only if enough of them have a write that came with it or after it, on
+  the connection of that write: the `admit` that granted it, or a renewal of what was granted by others' requests.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lockfast.errors import Deadlock, LockfastError, NotAcquired, Refused, Unreachable
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, Listen, Push, Sleep, Wait, backoff
 from lockfast.flows.scripts import LEAVE, RENEW, Bound
 from lockfast.specs import HEARTBEAT_S
@@ -75,8 +78,9 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             by = sent + env.attempt_s
             if failures:
                 by = min(by, give_up_at(started, heard_at, wait_s, env))
+            wanted = copies(env.replicas, by - sent, ask.lease_ms)
             try:
-                reply = yield Call(ask.admit(env, wait_s), (env.seen.get(name.shown, 0), ticket), by)
+                reply = yield Call(ask.admit(env, wait_s), (env.seen.get(name.shown, 0), ticket), by, copies=wanted)
             except Unreachable as failure:
                 unsure = unsure or failure.sent
                 failures += 1
@@ -89,13 +93,20 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
             heard_at = env.now()
             reached = True
             failures = 0
+            proven = wanted is None
+            if wanted is not None:
+                reply, copied = reply
+                proven = type(reply) is int  # an older hold was written by another request, maybe on another connection
+                short = shortage(name.shown, copied, wanted)
+                if proven and short is not None:
+                    raise short
 
             code, fence, ms, position = (1, reply, ask.lease_ms + ask.grace_ms, 0) if type(reply) is int else reply
             if code == 1:
                 env.seen.learn(name.shown, fence)
                 # Never more than was asked for: a server whose clock stepped back sees more left than there is.
                 deadline = deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms))
-                if deadline - heard_at < ask.lease_s / 2:
+                if deadline - heard_at < ask.lease_s / 2 or not proven:
                     deadline = yield from _top_up(ask, ticket, fence, deadline, env)
                     heard_at = env.now()
                 if deadline > heard_at:
@@ -117,7 +128,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
                     env.seen.learn(name.shown, number)
                     deadline = deadline_of(sent, ask.lease_ms)
                     moment = env.now()
-                    if deadline - moment < ask.lease_s / 2:
+                    if deadline - moment < ask.lease_s / 2 or env.replicas:
                         deadline = yield from _top_up(ask, ticket, number, deadline, env)
                         moment = env.now()
                     if deadline > moment:
@@ -167,13 +178,24 @@ def wait_for_push(ticket: str, position: int, ms: int, ends_at: float, listening
 
 
 def _top_up(ask: Ask, ticket: str, fence: int, deadline: float, env: Env) -> Flow[float]:
-    """A hold with less than half its lease to go is renewed before it is handed out: its deadline, -inf when gone."""
+    """A hold with less than half its lease to go is renewed before it is handed out: its deadline, -inf when gone.
+
+    So is one that replicas must have: without an answer to that it is not believed, and asked for again.
+    """
     sent = env.now()
+    wanted = copies(env.replicas, env.attempt_s, ask.lease_ms)
     try:
         bound = Bound(RENEW, ask.name, (ask.lease_ms + ask.grace_ms, 0, ""))
-        code, ms = yield Call(bound, (fence, ticket), sent + env.attempt_s)
+        reply = yield Call(bound, (fence, ticket), sent + env.attempt_s, copies=wanted)
     except Unreachable:
-        return deadline
+        if wanted is None:
+            return deadline
+        yield backoff(2, inf, env)
+        return -inf
+    (code, ms), copied = (reply, 0) if wanted is None else reply
+    short = shortage(ask.name.shown, copied, wanted)
+    if code and short is not None:
+        raise short
     return deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else -inf
 
 

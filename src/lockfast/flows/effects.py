@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from lockfast.flows.copying import Copies
     from lockfast.flows.fleet import Fleet
     from lockfast.flows.scripts import Bound
 
@@ -23,25 +24,38 @@ class Call:
     by: when to stop waiting for the reply, on the flow's clock.
     behind: this undoes an earlier call of the same flow, so it must not overtake it: send it on the connection
     that the unanswered call went out on if that still stands, and do not wait for long.
+    copies: send a WAIT behind it on the same connection. The answer is then its reply and how many replicas have it.
     """
 
-    __slots__ = ("args", "behind", "bound", "by")
+    __slots__ = ("args", "behind", "bound", "by", "copies")
 
-    def __init__(self, bound: Bound, args: tuple[str | int | bytes, ...], by: float, behind: bool = False) -> None:
+    def __init__(
+        self,
+        bound: Bound,
+        args: tuple[str | int | bytes, ...],
+        by: float,
+        behind: bool = False,
+        copies: Copies | None = None,
+    ) -> None:
         self.bound = bound
         self.args = args  # the rest of ARGV: tickets and numbers, ASCII only (unless the script takes VARIES)
         self.by = by
         self.behind = behind
+        self.copies = copies
 
 
 class CallMany:
-    """Run several scripts in one trip. Answer: a list with a reply or an exception for each, in order."""
+    """Run several scripts in one trip. Answer: a list with a reply or an exception for each, in order.
 
-    __slots__ = ("by", "calls")
+    copies: as for Call, one WAIT behind all of them. The answer is then that list, and how many replicas have it all.
+    """
 
-    def __init__(self, calls: list[Call], by: float) -> None:
+    __slots__ = ("by", "calls", "copies")
+
+    def __init__(self, calls: list[Call], by: float, copies: Copies | None = None) -> None:
         self.calls = calls
         self.by = by
+        self.copies = copies
 
 
 class Command:
@@ -151,6 +165,7 @@ class Env:
         "now",
         "owner",
         "place",
+        "replicas",
         "seen",
         "timeout_s",
     )
@@ -160,6 +175,7 @@ class Env:
         self.jitter = jitter
         self.timeout_s = timeout_s
         self.attempt_s = timeout_s / 2  # one try's share, so that there is time for a second on a new connection
+        self.replicas = 0  # how many replicas must have a grant or a renewal before it counts
         self.owner = ""
         self.me = ("", "")  # channel and owner, as `admit` wants them
         self.seen = Seen()

@@ -218,7 +218,7 @@ Words = tuple[str | int, ...]
 
 def greeting(prefix: str, max_lease_ms: int) -> list[Words]:
     """The commands that a server introduces itself by."""
-    key = f"{prefix}:{{quorum}}"
+    key = f"{prefix}:quorum"
     return [
         ("INFO", "server"),
         ("INFO", "persistence"),
@@ -255,7 +255,7 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
             keeps,
             int(time[0]) * 1_000_000 + int(time[1]),
             int(kept),
-            f"{prefix}:{{quorum}}",
+            f"{prefix}:quorum",
         )
     except (KeyError, ValueError, TypeError) as error:
         raise Refused(f"it does not say what a quorum needs to know: {error!r}", code="INFO") from error

@@ -13,6 +13,7 @@ from lockfast import names
 from lockfast.errors import LeaseLost, LockfastError, Unreachable
 from lockfast.flows import admission, renewal
 from lockfast.flows.asks import Ask
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, Listen, Sleep, Wait, backoff
 from lockfast.flows.scripts import RENEW, REVOKE, Bound
 from lockfast.flows.watching import insist
@@ -145,8 +146,10 @@ def adopt(told: Exported, ask: Ask, heir: str, env: Env) -> Flow[Held]:
     try:
         while True:
             sent = env.now()
+            by = min(sent + env.attempt_s, gives_up_at)
+            wanted = copies(env.replicas, by - sent, ask.lease_ms)
             try:
-                code, ms = yield Call(bound, (told.fence, told.ticket), min(sent + env.attempt_s, gives_up_at))
+                reply = yield Call(bound, (told.fence, told.ticket), by, copies=wanted)
             except Unreachable:
                 failures += 1
                 if env.now() >= gives_up_at:
@@ -155,6 +158,10 @@ def adopt(told: Exported, ask: Ask, heir: str, env: Env) -> Flow[Held]:
                 continue
             break
         shown = ask.name.shown
+        (code, ms), copied = (reply, 0) if wanted is None else reply
+        short = shortage(shown, copied, wanted)
+        if code and short is not None:
+            raise short
         deadline = admission.deadline_of(sent, min(ms - ask.grace_ms, ask.lease_ms)) if code else 0.0
         if deadline <= env.now():
             words = f"the hold on {shown!r} (fence {told.fence}) has ended, or was adopted by another: acquire anew"
@@ -213,4 +220,6 @@ def _ask_if_wanted(hold: Hold, by: float, env: Env) -> Flow[None]:
     sent = env.now()
     bound = Bound(RENEW, hold.ask.name, (1, renewal.AS_IT_IS, ""))
     code, ms = yield Call(bound, (hold.fence, hold.ticket), by)
+    if env.replicas:
+        ms = 0  # the server may tell of a renewal that too few replicas have: it must not count by this way
     renewal.settle(hold, sent, code, ms)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from lockfast.errors import Refused, Unreachable
+from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.flows.admission import MARGIN_RATIO, MARGIN_S, deadline_of
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import RENEW, Bound
 
@@ -20,22 +21,35 @@ GONE = "the server no longer knows it (broken, flushed, or restarted empty)"
 
 
 def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
-    """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered."""
+    """Renew each hold, all in one trip, and tell it what came of it. Returns those that were not answered.
+
+    One that too few replicas have is not renewed: it is tried again until its deadline.
+    """
     if env.fleet is not None:
         from lockfast.flows import quorum_holds  # only where there is one
 
         return (yield from quorum_holds.renew_all(due, env))
     sent = env.now()
     by = max(sent + 0.05, min(sent + env.attempt_s, *(hold.deadline for hold in due)))
+    wanted = copies(env.replicas, by - sent, min(hold.lease_ms for hold in due))
+    copied: int | LockfastError = 0
     try:
-        replies = yield CallMany([call(hold, sent, by) for hold in due], by)
+        replies = yield CallMany([call(hold, sent, by) for hold in due], by, wanted)
+        if wanted is not None:
+            replies, copied = replies
     except (Unreachable, Refused) as failure:  # refused for all of them: the account was turned down
         replies = [failure] * len(due)
     unanswered = []
     for hold, reply in zip(due, replies, strict=True):
+        short = shortage(hold.ask.name.shown, copied, wanted)
         if isinstance(reply, BaseException):
             hold.renewal_failed(reply)
             unanswered.append(hold)
+        elif short is not None and reply[0] != 0:
+            hold.renewal_failed(short)
+            unanswered.append(hold)
+            if reply[0] == WANTED:
+                hold.revoke()
         else:
             settle(hold, sent, *reply)
     return unanswered
@@ -56,16 +70,25 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: st
     hold.lease_ms = lease_ms
     gives_up_at = min(env.now() + env.timeout_s, hold.deadline)
     failures = 0
+    short: LockfastError | None = None
     while True:
         sent = env.now()
         by = min(sent + env.attempt_s, gives_up_at)
+        wanted = copies(env.replicas, by - sent, lease_ms)
         try:
-            code, ms = yield call(hold, sent, by, weight, heir)
-        except Unreachable:
+            renew = call(hold, sent, by, weight, heir)
+            renew.copies = wanted
+            reply = yield renew
+            (code, ms), copied = (reply, 0) if wanted is None else reply
+            short = shortage(hold.ask.name.shown, copied, wanted) if code else None
+        except Unreachable as failure:
+            if not isinstance(short, Refused):  # which tells more than that the last try had no time left
+                short = failure
+        if short is not None:
             failures += 1
             if env.now() >= gives_up_at:
                 hold.check()  # if it is over by now, that is what the caller must hear
-                raise
+                raise short
             yield backoff(failures, gives_up_at, env)
             continue
         settle(hold, sent, code, ms)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
 from lockfast.flows import admission, ending
+from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, CallMany, backoff
 from lockfast.flows.scripts import ADMIT_ALL, LEAVE_ALL, Bound
 from lockfast.names import Names
@@ -101,7 +102,8 @@ def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[
         for ask in asks.in_order:
             if ask in holds:
                 continue
-            if wait_s == 0 and env.fleet is None:
+            # With replicas it may have been granted, and given back for want of proof.
+            if wait_s == 0 and env.fleet is None and not env.replicas:
                 raise NotAcquired(admission.busy(ask.name.shown, 0.0), name=ask.name.shown)
             left_s = None if wait_s is None else max(wait_s - (env.now() - started), 0.0)
             ticket = holder.new_ticket()
@@ -149,14 +151,23 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
     while True:
         sent_at = env.now()
         by = min(sent_at + env.attempt_s, gives_up_at)
+        wanted = copies(env.replicas, by - sent_at, min(ask.lease_ms for ask in asks.in_order))
+        copied: int | LockfastError = 0
         try:
             take = asks.take(sent, env, by) if not failures else None
-            replies: Any = (yield take) if take is not None else 0
+            replies: Any = 0
+            if take is not None:
+                take.copies = wanted
+                replies = yield take
+                if wanted is not None:
+                    replies, copied = replies
             if replies == 0:
                 calls = [
                     Call(ask.admit(env, 0.0), (env.seen.get(ask.name.shown, 0), sent[ask]), by) for ask in asks.in_order
                 ]
-                replies = yield CallMany(calls, by)
+                replies = yield CallMany(calls, by, wanted)
+                if wanted is not None:
+                    replies, copied = replies
             failure = next((reply for reply in replies if isinstance(reply, Unreachable)), None)
             if failure is not None:
                 raise failure
@@ -177,6 +188,10 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
             refusal = refusal or reply
             continue
         held = _held(ask, reply, sent_at, unsure, env)
+        short = shortage(ask.name.shown, copied, wanted)
+        if held is not None and short is not None:
+            refusal = refusal or short
+            in_a_row = False
         if held is not None and in_a_row:
             holds[ask] = holder.keep(ask, ticket, held)
             continue
@@ -194,6 +209,8 @@ def _held(ask: Ask, reply: Any, sent_at: float, unsure: bool, env: Env) -> Held 
         return admission.at_once(ask, reply, sent_at, env)
     code, fence, ms, _ = (1, reply, ask.lease_ms + ask.grace_ms, 0) if isinstance(reply, int) else reply
     deadline = admission.deadline_of(sent_at, min(ms - ask.grace_ms, ask.lease_ms))
+    if env.replicas and not isinstance(reply, int):
+        return None  # it was written by an earlier request: what replicas have of that is not known
     if code != 1 or deadline - env.now() < ask.lease_s / 2:
         return None
     env.seen.learn(ask.name.shown, fence)

@@ -53,6 +53,8 @@ if lease_end > stood or lowers or heir ~= '' then
   if heir ~= '' then bury(ticket, now + LATE) end
   if lowers then settle('') end -- there is room for others now
   save()
+else
+  save() -- nothing has changed, but a WAIT behind this counts only what this connection has written
 end
 local wanted = tonumber(redis.call('HGET', KEYS[3], '!wanted') or 0) >= tonumber(own_fence)
 return {wanted and 2 or 1, stood - now}
