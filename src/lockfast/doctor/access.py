@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.catalogue import found
-from lockfast.doctor.rights import LOCKS, TOOLS, TRANSACTIONS
+from lockfast.doctor.rights import LOCKS, PUSHES, TOOLS, TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,8 +19,13 @@ def judge(facts: Facts) -> Iterator[Finding]:
     user, rights = facts.user or "USER", facts.rights
     if rights is not None:
         commands = {command for command, words in rights.refused.items() if _object(words) == "command"}
-        needed, extra, tools = commands & set(LOCKS), commands & set(TRANSACTIONS), commands & set(TOOLS)
-        for key, group in (("rights-commands", needed), ("rights-transactions", extra), ("rights-tools", tools)):
+        needed, pushes = commands & set(LOCKS), commands & set(PUSHES)
+        for key, group in (
+            ("rights-commands", needed),
+            ("rights-pushes", pushes),
+            ("rights-transactions", commands & set(TRANSACTIONS)),
+            ("rights-tools", commands & set(TOOLS)),
+        ):
             if group:
                 seen = f"{user} may not run {', '.join(sorted(group))}"
                 yield found(key, facts.where, seen, user=user, rules=_allow(group))
@@ -34,11 +39,11 @@ def judge(facts: Facts) -> Iterator[Finding]:
             rules = f"'&{facts.prefix}:push:*'"
             seen = f"{user} may not use channels of {facts.prefix}:push: in {', '.join(channels)}"
             yield found("rights-channels", facts.where, seen, user=user, rules=rules)
-        renamed = sorted(set(rights.unknown) & set(LOCKS))
+        renamed = sorted(set(rights.unknown) & {*LOCKS, *PUSHES})
         if renamed:
             seen = f"it does not know {', '.join(renamed)}"
             yield found("commands-renamed", facts.where, seen, commands=", ".join(renamed))
-        if not (needed or keys or channels or renamed):
+        if not (needed or pushes or keys or channels or renamed):
             yield found("rights-ok", facts.where, f"{user} may do all that locks need")
     for refusal in facts.not_told:
         if not refusal.silent:
@@ -48,7 +53,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
 
 def all_rules(prefix: str) -> str:
     """What an account for Lockfast needs, as words of ACL SETUSER."""
-    commands = _allow([*LOCKS, *TRANSACTIONS, *TOOLS, "CLIENT SETNAME"])
+    commands = _allow([*LOCKS, *PUSHES, *TRANSACTIONS, *TOOLS, "CLIENT SETNAME"])
     return f"'~{prefix}:*' '&{prefix}:push:*' {commands}"
 
 

@@ -57,7 +57,7 @@ class Asker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hang_up()
+        self.hang_up()
         self._door.close()
 
     def ask(self, *words: str | int) -> Any:
@@ -76,7 +76,7 @@ class Asker:
             self._connection.send(b"".join([pack(words) for words in questions]), len(questions))
             replies = self._connection.read_each(by)
         except Unreachable as error:
-            self._hang_up()  # it is owed replies: what comes next needs a connection of its own
+            self.hang_up()  # it is owed replies: what comes next needs a connection of its own
             self.silences.append(names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}")
             return [NotTold(name, str(error), silent=True) for name in names]
         return [
@@ -92,7 +92,8 @@ class Asker:
             self._door.revive(failure, by)
             return connect(self.endpoint, self._door.path(), by)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """Close the connection; the next question has a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

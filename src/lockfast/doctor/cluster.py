@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.doctor.asking import Asker, NotTold, lines, text
 from lockfast.doctor.catalogue import Finding, found
-from lockfast.doctor.facts import Unreached
+from lockfast.doctor.facts import Unreached, unreached
 from lockfast.doctor.findings import WITH_FLAGS, version_of
-from lockfast.errors import Refused, Unreachable
+from lockfast.errors import LockfastError
 
 if TYPE_CHECKING:
     from lockfast.doctor.facts import Facts
@@ -54,10 +54,8 @@ def examine(endpoint: Endpoint, *, timeout_s: float, by: float) -> Cluster | Unr
     try:
         with Asker(endpoint, timeout_s, by) as asker:
             state, nodes = asker.ask_all([("CLUSTER", "INFO"), ("CLUSTER", "NODES")])
-    except Unreachable as error:
-        return Unreached(endpoint.where, str(error))
-    except Refused as error:
-        return Unreached(endpoint.where, str(error), error.code)
+    except LockfastError as error:
+        return unreached(endpoint.where, error)
     for reply in (state, nodes):
         if isinstance(reply, NotTold):
             if reply.silent:

@@ -15,7 +15,7 @@ from lockfast import names
 from lockfast.clock import now
 from lockfast.doctor import rights
 from lockfast.doctor.asking import Asker, NotTold, lines, pairs, text
-from lockfast.errors import LockfastError, Refused, Unreachable
+from lockfast.errors import LockfastError, Refused
 
 if TYPE_CHECKING:
     from lockfast.doctor.rights import Rights
@@ -92,13 +92,18 @@ class Facts:
     @property
     def role(self) -> str:
         """primary, replica or sentinel; "" when not known."""
-        if self.info.get("redis_mode") == "sentinel":
+        if self.mode == "sentinel":
             return "sentinel"
         return {"master": "primary", "slave": "replica", "replica": "replica"}.get(self.info.get("role", ""), "")
 
     @property
+    def mode(self) -> str:
+        """standalone, sentinel or cluster; newer Valkeys call it by another name."""
+        return self.info.get("redis_mode") or self.info.get("server_mode", "")
+
+    @property
     def in_cluster(self) -> bool:
-        return self.info.get("cluster_enabled") == "1" or self.info.get("redis_mode") == "cluster"
+        return self.info.get("cluster_enabled") == "1" or self.mode == "cluster"
 
     def number(self, name: str) -> int | None:
         """A whole number of INFO or CONFIG; None when it is not known."""
@@ -122,14 +127,20 @@ class Unreached:
 def examine(endpoint: Endpoint, *, prefix: str, timeout_s: float, by: float) -> Facts | Unreached:
     """Ask one server everything. by: when to stop, on clock.now()."""
     try:
+        endpoint.tls_context()
+    except (OSError, ValueError) as error:
+        return Unreached(endpoint.where, f"its TLS settings cannot be used: {error}", "SETTINGS")
+    try:
         with Asker(endpoint, timeout_s, by) as asker:
             return _ask(asker, prefix)
-    except Unreachable as error:
-        return Unreached(endpoint.where, str(error))
-    except Refused as error:
-        return Unreached(endpoint.where, str(error), error.code or "REFUSED")
-    except (LockfastError, OSError) as error:  # a certificate file that is not there, and the like
-        return Unreached(endpoint.where, f"{endpoint.where}: {error}", "SETTINGS")
+    except LockfastError as error:
+        return unreached(endpoint.where, error)
+
+
+def unreached(where: str, error: LockfastError) -> Unreached:
+    """What it means that nobody was let in."""
+    code = error.code or "REFUSED" if isinstance(error, Refused) else ""
+    return Unreached(where, str(error), code)
 
 
 def _ask(asker: Asker, prefix: str) -> Facts:
@@ -147,8 +158,9 @@ def _ask(asker: Asker, prefix: str) -> Facts:
     if not info and (hello := pairs(asker.ask("HELLO"))):
         info = {"redis_version": hello.get("version", ""), "server_name": hello.get("server", "")}
         info |= {"role": hello.get("role", ""), "redis_mode": hello.get("mode", "")}
-    if info.get("redis_mode") == "sentinel":
-        return Facts(endpoint.where, _transport(endpoint), endpoint.host, info=info)
+    alone = Facts(endpoint.where, _transport(endpoint), endpoint.host, info=info, silences=tuple(asker.silences))
+    if alone.role == "sentinel":
+        return alone
     config = _settings(asker, not_told)
     user = text(told("ACL", "WHOAMI"))
     trips_ms, offset_s, error_s, time_s = _measure(asker)

@@ -25,9 +25,15 @@ LOOPBACK = ("localhost", "::1")
 
 def judge_unreached(one: Unreached) -> Finding:
     """Why a server did not let us in."""
-    key = {"": "unreachable", "CERTIFICATE": "certificate", "DENIED": "protected"}.get(one.code, "refused")
+    key = {"": "unreachable", "CERTIFICATE": "certificate", "DENIED": "protected", "SETTINGS": "tls-settings"}.get(
+        one.code, "refused"
+    )
     if one.code in ("NOAUTH", "WRONGPASS"):
         key = "not-let-in"
+    elif not one.code and "answers 'BUSY" in one.words:
+        key = "role-busy"
+    elif not one.code and "answers 'LOADING" in one.words:
+        key = "role-loading"
     return found(key, one.where, one.words)
 
 

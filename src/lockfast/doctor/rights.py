@@ -50,12 +50,15 @@ IN_SCRIPTS: dict[str, Words] = {
 LOCKS: dict[str, Words] = {
     "EVALSHA": ("EVALSHA", NO_SCRIPT, 1, K),
     "EVAL": ("EVAL", BROKEN_SCRIPT, 1, K),
+    **{command: form for command, form in IN_SCRIPTS.items() if command != "PUBLISH"},
+}
+# Without these locks work, but waiters have to ask. In this order: each is undone by what follows it, here and below.
+PUSHES: dict[str, Words] = {
     "PING": ("PING",),
-    **IN_SCRIPTS,
+    "PUBLISH": IN_SCRIPTS["PUBLISH"],
     "SUBSCRIBE": ("SUBSCRIBE", C),
     "UNSUBSCRIBE": ("UNSUBSCRIBE", C),
 }
-# In this order: each is undone by what follows it.
 TRANSACTIONS: dict[str, Words] = {
     "WATCH": ("WATCH", K),
     "UNWATCH": ("UNWATCH",),
@@ -85,9 +88,10 @@ def trial(asker: Asker, prefix: str) -> Rights | None:
     """Try everything once, in one trip. None when the server did not answer."""
     scratch = os.urandom(8).hex()
     key, channel = names.make(prefix, ("doctor", scratch)).keys[0], names.channel(prefix, f"doctor-{scratch}")
-    trials = {**LOCKS, **TRANSACTIONS, **TOOLS}
+    trials = {**LOCKS, **TOOLS, **PUSHES, **TRANSACTIONS}
     forms = [tuple(key if word is K else channel if word is C else word for word in form) for form in trials.values()]
     replies = asker.ask_all(forms)
+    asker.hang_up()  # who may begin something may still not be allowed to end it
     if any(isinstance(reply, NotTold) and reply.silent for reply in replies):
         return None
     return read(dict(zip(trials, replies, strict=True)))
@@ -100,7 +104,8 @@ def read(replies: dict[str, Any]) -> Rights:
     if "compiling script" in told.get("EVAL", ""):
         flags = "user_script:1:" not in told["EVAL"]
     return Rights(
-        refused={command: words for command, words in told.items() if words.startswith("NOPERM")},
+        # EXEC wraps what is said against it: "EXECABORT Transaction discarded because of: NOPERM …"
+        refused={command: words for command, words in told.items() if "NOPERM" in words},
         unknown={command: words for command, words in told.items() if "unknown command" in words.lower()},
         states={words.partition(" ")[0]: words for words in told.values() if words.startswith(STATES)},
         knows_flags=flags,

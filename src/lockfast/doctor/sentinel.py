@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from lockfast.doctor.asking import Asker, NotTold, pairs
 from lockfast.doctor.catalogue import Finding, found
-from lockfast.doctor.facts import Unreached
+from lockfast.doctor.facts import Unreached, unreached
 from lockfast.doctor.findings import judge_unreached
-from lockfast.errors import Refused, Unreachable
+from lockfast.errors import LockfastError
 
 if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
@@ -43,10 +43,8 @@ def examine(endpoint: Endpoint, *, service: str, timeout_s: float, by: float) ->
     try:
         with Asker(endpoint, timeout_s, by) as asker:
             primary, quorum = asker.ask("SENTINEL", "MASTER", service), asker.ask("SENTINEL", "CKQUORUM", service)
-    except Unreachable as error:
-        return Unreached(endpoint.where, str(error))
-    except Refused as error:
-        return Unreached(endpoint.where, str(error), error.code)
+    except LockfastError as error:
+        return unreached(endpoint.where, error)
     if isinstance(primary, NotTold):
         if primary.silent:
             return Unreached(endpoint.where, primary.words)
