@@ -46,7 +46,7 @@ class OneSentinel:
 
     def _answers(self) -> bool:
         try:
-            return self.command("PING") == "PONG"
+            return bool(self.command("PING") == "PONG")
         except (TimeoutError, OSError, ServerError):
             return False
 

@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -187,7 +188,7 @@ def test_disk_that_cannot_be_written(fresh_server: FreshServer) -> None:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Server, Server]]:
     """A primary and its replica, in touch."""
-    with Server("valkey") as primary, Server("valkey") as replica:
+    with Server("valkey", extra=("--repl-diskless-sync-delay", "0")) as primary, Server("valkey") as replica:
         replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
         wait_until(lambda: "state=online" in primary.info("replication").get("slave0", ""), what="replica online")
         yield primary, replica
@@ -292,7 +293,8 @@ def account(server: Server) -> Iterator[Callable[..., str]]:
         (["resetchannels"], "rights-channels", "warning", "PUBLISH, SUBSCRIBE"),
         (["-watch", "-multi", "-exec"], "rights-transactions", "note", "EXEC, MULTI, WATCH"),
         (["-scan"], "rights-tools", "note", "SCAN"),
-        (["-unsubscribe", "-discard", "-exec"], "rights-transactions", "note", "DISCARD, EXEC"),
+        (["-wait"], "rights-replicas", "note", "WAIT"),
+        (["-discard", "-exec"], "rights-transactions", "note", "DISCARD, EXEC"),
     ],
 )
 def test_right_that_is_missing_is_told_with_the_rule_that_gives_it(
@@ -485,7 +487,6 @@ def test_way_that_is_long_and_one_that_is_uneven(valkey_server: Server, proxy_fo
         ({"tcp_keepalive": "0"}, "keepalive-off"),
         ({"client_output_buffer_limit": "pubsub 65536 0 0"}, "push-buffer-small"),
         ({"lua_time_limit": "0"}, "script-limit-off"),
-        ({"maxclients": "1"}, "clients-near-limit"),
     ],
 )
 def test_settings_of_connections(
@@ -496,6 +497,21 @@ def test_settings_of_connections(
     report = look(sick.url)
     finding = the(report, key)
     assert re.search(r"\d", finding.seen)
+
+
+@pytest.mark.slow
+def test_connections_that_run_out(sick: Server, configure: Callable[..., None]) -> None:
+    wait_until(lambda: sick.connections() == 0)
+    configure(maxclients="8")
+    with ExitStack() as stack:
+        idle = [stack.enter_context(sick.wire()) for _ in range(6)]
+        assert the(look(sick.url), "clients-near-limit").seen == "7 of 8 connections in use"
+        wait_until(lambda: idle[0].call("INFO", "clients").count(b"connected_clients:6") == 1)
+        for _ in range(2):
+            stack.enter_context(sick.wire()).call("PING")
+        report = look(sick.url)
+        assert "maxclients" in the(report, "clients-at-limit").mend
+        assert report.level == "unreachable"
 
 
 def test_keys_of_others_and_names_in_use(sick: Server, configure: Callable[..., None]) -> None:

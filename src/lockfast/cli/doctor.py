@@ -91,8 +91,9 @@ def _described(report: Report) -> str:
     lines = [", ".join(lines) if len(", ".join(lines)) <= width else f"{len(lines)} servers", ""]
     for finding in report.findings:
         lines += _finding(finding, several, width, color)
+    verdict = textwrap.fill(f"verdict: {report.verdict}", width, subsequent_indent=" " * _MARK)
     worst = _COLOURS.get(report.level, _COLOURS["problem"])
-    return "\n".join([*lines, "", _painted(f"verdict: {report.verdict}", worst, color)]) + "\n"
+    return "\n".join([*lines, "", _painted(verdict, worst, color)]) + "\n"
 
 
 def _finding(finding: Finding, several: bool, width: int, color: bool) -> list[str]:

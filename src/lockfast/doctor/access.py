@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.catalogue import found
-from lockfast.doctor.rights import LOCKS, PUSHES, TOOLS, TRANSACTIONS
+from lockfast.doctor.rights import LOCKS, PUSHES, REPLICAS, TOOLS, TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +25,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
             ("rights-pushes", pushes),
             ("rights-transactions", commands & set(TRANSACTIONS)),
             ("rights-tools", commands & set(TOOLS)),
+            ("rights-replicas", commands & set(REPLICAS)),
         ):
             if group:
                 seen = f"{user} may not run {', '.join(sorted(group))}"
@@ -53,7 +54,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
 
 def all_rules(prefix: str) -> str:
     """What an account for Lockfast needs, as words of ACL SETUSER."""
-    commands = _allow([*LOCKS, *PUSHES, *TRANSACTIONS, *TOOLS, "CLIENT SETNAME"])
+    commands = _allow([*LOCKS, *PUSHES, *TRANSACTIONS, *TOOLS, *REPLICAS, "CLIENT SETNAME"])
     return f"'~{prefix}:*' '&{prefix}:push:*' {commands}"
 
 

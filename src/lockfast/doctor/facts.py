@@ -33,8 +33,6 @@ SETTINGS = (
     "client-output-buffer-limit",
     "lua-time-limit",
     "maxclients",
-    "protected-mode",
-    "bind",
     "cluster-require-full-coverage",
 )
 TRIPS = 20

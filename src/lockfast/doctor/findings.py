@@ -34,6 +34,8 @@ def judge_unreached(one: Unreached) -> Finding:
         key = "role-busy"
     elif not one.code and "answers 'LOADING" in one.words:
         key = "role-loading"
+    elif not one.code and "max number of clients" in one.words:
+        key = "clients-at-limit"
     return found(key, one.where, one.words)
 
 

@@ -52,13 +52,13 @@ LOCKS: dict[str, Words] = {
     "EVAL": ("EVAL", BROKEN_SCRIPT, 1, K),
     **{command: form for command, form in IN_SCRIPTS.items() if command != "PUBLISH"},
 }
-# Without these locks work, but waiters have to ask. In this order: each is undone by what follows it, here and below.
+# Without these locks work, but waiters have to ask. The subscription ends with its connection: it is tried last.
 PUSHES: dict[str, Words] = {
     "PING": ("PING",),
     "PUBLISH": IN_SCRIPTS["PUBLISH"],
     "SUBSCRIBE": ("SUBSCRIBE", C),
-    "UNSUBSCRIBE": ("UNSUBSCRIBE", C),
 }
+# In this order: each is undone by what follows it. An EXEC that is refused ends its transaction.
 TRANSACTIONS: dict[str, Words] = {
     "WATCH": ("WATCH", K),
     "UNWATCH": ("UNWATCH",),
@@ -67,6 +67,7 @@ TRANSACTIONS: dict[str, Words] = {
     "DISCARD": ("DISCARD",),
 }
 TOOLS: dict[str, Words] = {"SCAN": ("SCAN", 0, "MATCH", K)}
+REPLICAS: dict[str, Words] = {"WAIT": ("WAIT", 0, 1)}
 # Answers of a server that lets the account do it, and cannot take it in the state that it is in.
 STATES = ("READONLY", "OOM", "MISCONF", "NOREPLICAS", "MOVED", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN")
 _CALLED = re.compile(r"redis\.p?call\('([A-Z]+)'")
@@ -88,10 +89,10 @@ def trial(asker: Asker, prefix: str) -> Rights | None:
     """Try everything once, in one trip. None when the server did not answer."""
     scratch = os.urandom(8).hex()
     key, channel = names.make(prefix, ("doctor", scratch)).keys[0], names.channel(prefix, f"doctor-{scratch}")
-    trials = {**LOCKS, **TOOLS, **PUSHES, **TRANSACTIONS}
+    trials = {**LOCKS, **TOOLS, **REPLICAS, **TRANSACTIONS, **PUSHES}
     forms = [tuple(key if word is K else channel if word is C else word for word in form) for form in trials.values()]
     replies = asker.ask_all(forms)
-    asker.hang_up()  # who may begin something may still not be allowed to end it
+    asker.hang_up()
     if any(isinstance(reply, NotTold) and reply.silent for reply in replies):
         return None
     return read(dict(zip(trials, replies, strict=True)))

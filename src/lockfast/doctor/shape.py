@@ -50,7 +50,10 @@ def read(url: str | None) -> Shape:
 def _several(url: str, scheme: str) -> Shape:
     """sentinel://[user:password@]h1:p,h2:p/service[/db][?options] and cluster://[user:password@]h1:p,h2:p[?options]"""
     kind = scheme.removesuffix("s")
-    split = urlsplit(url)
+    try:
+        split = urlsplit(url)
+    except ValueError:  # its words may hold the password
+        raise ValueError(f"the {kind}:// URL cannot be read; write {kind}://h1:port,h2:port") from None
     userinfo, at, hosts = split.netloc.rpartition("@")
     service, _, db = split.path.strip("/").partition("/") if kind == "sentinel" else ("", "", "")
     if kind == "sentinel" and not service:
