@@ -207,6 +207,7 @@ def test_primary_with_replicas_may_forget_in_a_failover(pair: tuple[Server, Serv
     report = look(primary.url)
     assert the(report, "replicas-unguarded").level == "warning"
     assert "replicas=1" in the(report, "replicas-async").mend
+    assert the(report, "replicas-emptied").level == "warning"
     primary.command("CONFIG", "SET", "min-replicas-to-write", "1")
     assert "replicas-unguarded" not in keys(look(primary.url))
     primary.command("CONFIG", "SET", "min-replicas-to-write", "2")
@@ -538,6 +539,7 @@ def test_scopes(valkey_server: Server) -> None:
 
 
 def test_accepted_findings_count_as_notes(valkey_server: Server) -> None:
+    valkey_server.command("FLUSHALL")
     report = look(valkey_server.url)
     assert bad(report) == {"persistence-none"}
     accepted = report.accepting({"persistence-none"})

@@ -59,6 +59,7 @@ def test_three_independent_nodes(nodes: list[Server]) -> None:
 def test_nodes_that_do_not_answer(nodes: list[Server]) -> None:
     one_gone = quorum(nodes[0].url, nodes[1].url, NOBODY)
     assert "0 more may fail" in seen(one_gone, "quorum-nodes-lost")
+    assert one_gone.level == "warning"
     two_gone = quorum(nodes[0].url, "redis://127.0.0.1:2/0", NOBODY)
     assert "1 of 3" in seen(two_gone, "quorum-majority-lost")
     assert two_gone.level == "problem"
@@ -182,6 +183,9 @@ def test_cluster_of_one_node(lone: Server) -> None:
     assert "role-cluster-node" not in keys(report.findings)
     assert [server.where for server in report.servers] == [lone.url]
     assert {"rights-ok", "eviction-none", "version-ok"} <= keys(report.findings)
+    lost = examine(f"cluster://127.0.0.1:1,127.0.0.1:{lone.port}", timeout_s=1)
+    assert "127.0.0.1:1/0" in seen(lost, "cluster-seeds-lost")
+    assert lost.level == "warning"
 
 
 def test_cluster_node_named_as_a_server(lone: Server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lockfast.cli.connect import given_url
@@ -89,29 +90,41 @@ def _described(report: Report) -> str:
     several = len({finding.where for finding in report.findings}) > 1
     lines = [f"{clean(server.where)}" for server in report.servers] or [report.kind]
     lines = [", ".join(lines) if len(", ".join(lines)) <= width else f"{len(lines)} servers", ""]
-    for finding in report.findings:
-        lines += _finding(finding, several, width, color)
+    for _, alike in groupby(report.findings, key=lambda finding: (finding.key, finding.accepted)):
+        lines += _alike(list(alike), several, width, color)
     verdict = textwrap.fill(f"verdict: {report.verdict}", width, subsequent_indent=" " * _MARK)
     worst = _COLOURS.get(report.level, _COLOURS["problem"])
     return "\n".join([*lines, "", _painted(verdict, worst, color)]) + "\n"
 
 
-def _finding(finding: Finding, several: bool, width: int, color: bool) -> list[str]:
-    at = f" ({clean(finding.where)})" if several else ""
-    accepted = ", accepted" if finding.accepted else ""
-    head = f"{finding.topic}: {clean(finding.seen)}{at} [{finding.key}{accepted}]"
-    texts = [head]
-    if finding.level != "ok" and not finding.accepted:
-        texts += [finding.why] + ([f"mend: {clean(finding.mend)}"] if finding.mend else [])
+def _alike(findings: list[Finding], several: bool, width: int, color: bool) -> list[str]:
+    """Findings of one kind: what was seen on each server, and once why it matters and what mends it."""
+    first = findings[0]
+    if first.level == "ok" and len(findings) > 1:
+        seen = "; ".join(dict.fromkeys(clean(finding.seen) for finding in findings))
+        return [_marked("ok", f"{first.topic}: {seen} ({len(findings)} servers) [{first.key}]", width, color)]
+    accepted = ", accepted" if first.accepted else ""
+    lines = []
+    for finding in findings:
+        at = f" ({clean(finding.where)})" if several else ""
+        head = f"{finding.topic}: {clean(finding.seen)}{at} [{finding.key}{accepted}]"
+        lines.append(_marked(finding.level, head, width, color))
+    if first.level != "ok" and not first.accepted:
+        mends = dict.fromkeys(f"mend: {clean(finding.mend)}" for finding in findings if finding.mend)
+        lines += [_indented(text, width) for text in (first.why, *mends)]
+    return lines
+
+
+def _marked(level: str, text: str, width: int, color: bool) -> str:
+    mark = level.upper() if level in ("problem", "warning") else level
+    return _painted(mark, _COLOURS[level], color) + _indented(text, width)[len(mark) :]
+
+
+def _indented(text: str, width: int) -> str:
     indent = " " * _MARK
-    wrapped = [
-        textwrap.fill(
-            text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
-        for text in texts
-    ]
-    mark = finding.level.upper() if finding.level in ("problem", "warning") else finding.level
-    return [_painted(mark, _COLOURS[finding.level], color) + wrapped[0][len(mark) :], *wrapped[1:]]
+    return textwrap.fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _painted(text: str, code: str, color: bool) -> str:

@@ -150,6 +150,8 @@ def _replicas(facts: Facts) -> Iterator[Finding]:
         return
     if wanted == 0:
         yield found("replicas-unguarded", facts.where, f"{count} replicas, min-replicas-to-write 0")
+    if facts.info.get("aof_enabled") == "0" and facts.config.get("save") == "":
+        yield found("replicas-emptied", facts.where, f"{count} replicas, nothing on disk")
     yield found("replicas-async", facts.where, f"{count} {'replica' if count == 1 else 'replicas'}")
     late = []
     for number in range(count):

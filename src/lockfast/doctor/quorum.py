@@ -18,7 +18,8 @@ def judge_quorum(nodes: list[Facts | Unreached]) -> list[Finding]:
     """Findings about each node, and about all together."""
     there = [node for node in nodes if isinstance(node, Facts)]
     gone = [node for node in nodes if not isinstance(node, Facts)]
-    findings = [judge_unreached(node) for node in gone]
+    # A quorum lives with a few that are gone; why they are is told with them.
+    findings = [] if len(there) > len(nodes) // 2 else [judge_unreached(node) for node in gone]
     for node in there:
         findings += judge(node, "quorum")
     return [*findings, *_count(len(nodes), there, gone), *_independence(there), *_memory(there), *_clocks(there)]
@@ -28,11 +29,12 @@ def _count(size: int, there: list[Facts], gone: list[Unreached]) -> list[Finding
     majority = size // 2 + 1
     may_fail = len(there) - majority
     seen = f"{len(there)} of {size} nodes answer, {majority} are needed"
+    words = "; ".join(node.words for node in gone)
     findings = []
     if may_fail < 0:
         findings.append(found("quorum-majority-lost", WHERE, seen, missing=-may_fail))
     elif gone:
-        findings.append(found("quorum-nodes-lost", WHERE, f"{seen}; {may_fail} more may fail"))
+        findings.append(found("quorum-nodes-lost", WHERE, f"{seen}; {may_fail} more may fail; {words}"))
     else:
         findings.append(found("quorum-ok", WHERE, f"{seen}; {may_fail} may fail"))
     if size < 3:

@@ -128,14 +128,16 @@ def _cluster(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
     one = knowing[0]
     nodes = tuple(meant.at(node.host, node.port) for node in one.primaries[: cluster.MOST_PRIMARIES])
     servers = _examine(nodes, prefix, timeout_s)
-    judged = [*map(judge_unreached, gone), *_judge(servers, "cluster"), *cluster.judge_cluster(one, servers)]
+    judged = [*_judge(servers, "cluster"), *cluster.judge_cluster(one, servers)]
+    if gone:
+        judged.append(found("cluster-seeds-lost", "the cluster", "; ".join(lost.words for lost in gone)))
     return Report("cluster", servers, _sorted(judged))
 
 
 def _sorted(judged: list[Finding]) -> list[Finding]:
-    topics = list(dict.fromkeys(entry.topic for entry in CATALOGUE.values()))
+    order = list(CATALOGUE)
     unique = list(dict.fromkeys(judged))
-    return sorted(unique, key=lambda one: (-LEVELS.index(one.level), topics.index(one.topic)))
+    return sorted(unique, key=lambda one: (-LEVELS.index(one.level), order.index(one.key)))
 
 
 def _server(server: Facts | Unreached) -> dict[str, Any]:
