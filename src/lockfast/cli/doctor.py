@@ -22,7 +22,7 @@ CODES = {"ok": 0, "note": 0, "warning": 1, "problem": 2, "unreachable": UNREACHA
 _ABOUT = """\
 Connect to the server, ask it how it is set up, measure the way to it, and judge: is it fit for locks?
 Each finding tells what was seen, why it matters for locks, and the command or setting that mends it.
-Nothing on the server is changed: rights are found out by commands that find nothing to do.
+No key, script or setting is changed: rights are asked for, or tried by commands that find nothing to do.
 
   lockfast doctor                                     LOCKFAST_URL, else the embedded server
   lockfast doctor --url redis://cache:6379/0          one server

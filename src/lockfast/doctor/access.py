@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.catalogue import found
@@ -63,7 +64,8 @@ def _allow(commands: Iterable[str]) -> str:
 
 
 def _object(words: str) -> str:
-    """What a NOPERM is about: the words differ between versions."""
-    if "channel" in words:
-        return "channel"
-    return "command" if "command" in words else "key"
+    """What a NOPERM is about. The words differ between versions, and may quote the key."""
+    words = re.sub(r"'[^']*'", "", words)
+    if "to run the" in words:
+        return "command"
+    return "channel" if "channel" in words else "key"

@@ -163,11 +163,11 @@ def _ask(asker: Asker, prefix: str) -> Facts:
     config = _settings(asker, not_told)
     user = text(told("ACL", "WHOAMI"))
     trips_ms, offset_s, error_s, time_s = _measure(asker)
-    tried = rights.trial(asker, prefix)
+    tried = rights.trial(asker, prefix, user)
     for _ in range(TRIES_IN_CLUSTER):  # a name of this node's own tells more than one that it sends elsewhere
         if tried is None or "MOVED" not in tried.states:
             break
-        tried = rights.trial(asker, prefix)
+        tried = rights.trial(asker, prefix, user)
     found = _look(asker, prefix, time_s)
     stored = asker.ask("GET", quorum_key(prefix))
     return Facts(

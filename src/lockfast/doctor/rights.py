@@ -1,9 +1,14 @@
-"""What the account may do, found out by trying: each command in a form that changes nothing on a name nobody has.
+"""What the account may do: asked for by ACL DRYRUN, or, where that may not be asked, found out by trying.
 
-A server checks rights before it looks at keys, and at the number of words before that. So a command that is let through
-finds nothing to do (SET … XX, DEL of what is not there), or stumbles over its own arguments (HSET with half a pair, a
-script that does not compile). Nothing is written, and no script is left in the server's memory. Trying needs no right
-to ask about rights, as ACL DRYRUN and ACL GETUSER do, and sees renamed commands as well.
+DRYRUN runs nothing. It leaves out two things that only a run tells, so EVAL and SET are always tried: whether scripts
+may begin with #!lua, and what the server has against writes in the state that it is in.
+
+Each command is tried in a form that changes nothing, on a name that nobody has. A server checks rights before it looks
+at keys, and the number of words before that; so a command that is let through finds nothing to do (SET … XX, DEL of
+what is not there), or stumbles over its own arguments (HSET with half a pair, a script that does not compile). No key
+is written and no script is kept. What does stay is the server's own: its statistics, of which the latencies take some
+25 kB for each command that nobody had run before (latency-tracking), and an entry in ACL LOG for what was refused. That
+is why trying comes second.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast import names
-from lockfast.doctor.asking import NotTold
+from lockfast.doctor.asking import NotTold, text
 from lockfast.flows import scripts
 
 if TYPE_CHECKING:
@@ -68,6 +73,7 @@ TRANSACTIONS: dict[str, Words] = {
 }
 TOOLS: dict[str, Words] = {"SCAN": ("SCAN", 0, "MATCH", K)}
 REPLICAS: dict[str, Words] = {"WAIT": ("WAIT", 0, 1)}
+ALWAYS_RUN = ("EVAL", "SET")
 # Answers of a server that lets the account do it, and cannot take it in the state that it is in.
 STATES = ("READONLY", "OOM", "MISCONF", "NOREPLICAS", "MOVED", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN")
 _CALLED = re.compile(r"redis\.p?call\('([A-Z]+)'")
@@ -85,17 +91,37 @@ class Rights(NamedTuple):
     knows_flags: bool | None
 
 
-def trial(asker: Asker, prefix: str) -> Rights | None:
-    """Try everything once, in one trip. None when the server did not answer."""
+def trial(asker: Asker, prefix: str, user: str) -> Rights | None:
+    """Find out everything, in two trips or three. None when the server did not answer."""
     scratch = os.urandom(8).hex()
     key, channel = names.make(prefix, ("doctor", scratch)).keys[0], names.channel(prefix, f"doctor-{scratch}")
     trials = {**LOCKS, **TOOLS, **REPLICAS, **TRANSACTIONS, **PUSHES}
-    forms = [tuple(key if word is K else channel if word is C else word for word in form) for form in trials.values()]
-    replies = asker.ask_all(forms)
-    asker.hang_up()
-    if any(isinstance(reply, NotTold) and reply.silent for reply in replies):
+    forms: dict[str, Words] = {
+        command: tuple(key if word is K else channel if word is C else word for word in form)
+        for command, form in trials.items()
+    }
+    told: dict[str, Any] = {}
+    if user and not isinstance(asker.ask("ACL", "DRYRUN", user, "PING"), NotTold):
+        told = _run(asker, {command: ("ACL", "DRYRUN", user, *form) for command, form in forms.items()})
+        told = {command: _as_if_run(command, reply) for command, reply in told.items()}
+        forms = {command: forms[command] for command in ALWAYS_RUN if not isinstance(told[command], NotTold)}
+    if forms:
+        told |= _run(asker, forms)
+        asker.hang_up()  # which ends the subscription
+    if any(isinstance(reply, NotTold) and reply.silent for reply in told.values()):
         return None
-    return read(dict(zip(trials, replies, strict=True)))
+    return read(told)
+
+
+def _run(asker: Asker, forms: dict[str, Words]) -> dict[str, Any]:
+    return dict(zip(forms, asker.ask_all(list(forms.values())), strict=True))
+
+
+def _as_if_run(command: str, reply: Any) -> Any:
+    """The answer of DRYRUN in the words of a run: it tells a refusal as a text and not as an error."""
+    if isinstance(reply, NotTold):
+        return reply if reply.silent else NotTold(command, f"ERR unknown command: {reply.words}")
+    return reply if reply == b"OK" else NotTold(command, f"NOPERM {text(reply)}")
 
 
 def read(replies: dict[str, Any]) -> Rights:
