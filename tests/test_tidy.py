@@ -33,6 +33,7 @@ LAYERS = {
     "sim": ("sync", "aio", "cli", "classic", "lab"),
     "compat": ("cli", "classic", "sim", "check", "lab"),
     "lab": ("aio", "cli"),
+    "doctor": ("sync", "aio", "cli", "classic", "sim", "check", "lab"),
     "errors": ("flows", "drivers", "sync", "aio", "cli"),
     "names": ("flows", "drivers", "sync", "aio", "cli"),
     "specs": ("flows", "drivers", "sync", "aio", "cli"),

@@ -23,6 +23,7 @@ Locks on Redis and Valkey for commands: one at a time, across machines.
   lockfast revoke NAME          ask whoever has it to let go
   lockfast break NAME           take a hold away from whoever has it
   lockfast deadlocks            who waits in a circle, so that none can go on
+  lockfast doctor               is the server fit for locks, and what would mend it
   lockfast server status        the embedded server: this user on this host only
   lockfast lab                  how each textbook lock fails, and why this one does not
   lockfast sim                  run the lock itself through simulated faults
@@ -127,6 +128,10 @@ def _dispatch(arguments: list[str]) -> int:
         from lockfast.cli.deadlocks import deadlocks
 
         return deadlocks(options)
+    if options.verb == "doctor":
+        from lockfast.cli.doctor import doctor
+
+        return doctor(options)
     if options.verb == "server":
         from lockfast.cli.server import server
 
@@ -266,6 +271,12 @@ def _parser(verb: str) -> _Parser:
 
         add_arguments(circles)
         _add_url(circles)
+    judging = verbs.add_parser("doctor")
+    if verb == "doctor":
+        from lockfast.cli.doctor import add_arguments
+
+        add_arguments(judging)
+        _add_url(judging)
     server = verbs.add_parser(
         "server",
         description="The embedded server of this user on this host. It starts by itself when it is needed and stops\n"

@@ -1,0 +1,72 @@
+"""Every kind of finding, read from catalogue.toml: how grave it is, why it matters for locks, and what mends it.
+
+A problem: locks do not work here, or two can hold one while nothing has failed. A warning: that comes with the next
+crash, failover or rush. A note: good to know.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LEVELS = ("ok", "note", "warning", "problem")  # from best to worst
+
+
+class Entry(NamedTuple):
+    """One kind of finding. Words in braces in `mend` are filled in from what was seen."""
+
+    level: str
+    topic: str
+    why: str
+    mend: str = ""
+
+
+CATALOGUE: dict[str, Entry] = {
+    key: Entry(**entry) for key, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
+}
+
+
+class Finding(NamedTuple):
+    """One judgement. `key` names its kind; `seen` is what it rests on, `where` the server, without any secret."""
+
+    key: str
+    where: str
+    seen: str
+    mend: str
+    accepted: bool = False
+
+    @property
+    def level(self) -> str:
+        return "note" if self.accepted else CATALOGUE[self.key].level
+
+    @property
+    def topic(self) -> str:
+        return CATALOGUE[self.key].topic
+
+    @property
+    def why(self) -> str:
+        return CATALOGUE[self.key].why
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "key": self.key,
+            "level": self.level,
+            "topic": self.topic,
+            "server": self.where,
+            "seen": self.seen,
+            "why": self.why,
+            "mend": self.mend,
+            "accepted": self.accepted,
+        }
+
+
+def found(key: str, where: str, seen: str, **values: object) -> Finding:
+    """A finding of a kind that the catalogue knows; values fill its braces."""
+    return Finding(key, where, seen, CATALOGUE[key].mend.format_map(values))
+
+
+def worst(findings: list[Finding]) -> str:
+    """The gravest level there is."""
+    return max((finding.level for finding in findings), key=LEVELS.index, default="ok")

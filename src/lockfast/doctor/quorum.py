@@ -1,0 +1,101 @@
+"""A majority of independent servers: what its nodes mean together. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockfast.doctor.catalogue import Finding, found
+from lockfast.doctor.facts import Facts, quorum_key
+from lockfast.doctor.findings import CLOCK_OFF_S, judge, judge_unreached
+
+if TYPE_CHECKING:
+    from lockfast.doctor.facts import Unreached
+
+WHERE = "the quorum"
+
+
+def judge_quorum(nodes: list[Facts | Unreached]) -> list[Finding]:
+    """Findings about each node, and about all together."""
+    there = [node for node in nodes if isinstance(node, Facts)]
+    gone = [node for node in nodes if not isinstance(node, Facts)]
+    # A quorum lives with a few that are gone; why they are is told with them.
+    findings = [] if len(there) > len(nodes) // 2 else [judge_unreached(node) for node in gone]
+    for node in there:
+        findings += judge(node, "quorum")
+    return [*findings, *_count(len(nodes), there, gone), *_independence(there), *_memory(there), *_clocks(there)]
+
+
+def _count(size: int, there: list[Facts], gone: list[Unreached]) -> list[Finding]:
+    majority = size // 2 + 1
+    may_fail = len(there) - majority
+    seen = f"{len(there)} of {size} nodes answer, {majority} are needed"
+    words = "; ".join(node.words for node in gone)
+    findings = []
+    if may_fail < 0:
+        findings.append(found("quorum-majority-lost", WHERE, seen, missing=-may_fail))
+    elif gone:
+        findings.append(found("quorum-nodes-lost", WHERE, f"{seen}; {may_fail} more may fail; {words}"))
+    else:
+        findings.append(found("quorum-ok", WHERE, f"{seen}; {may_fail} may fail"))
+    if size < 3:
+        findings.append(found("quorum-too-small", WHERE, f"{size} nodes"))
+    elif size % 2 == 0:
+        findings.append(found("quorum-even", WHERE, f"{size} nodes"))
+    return findings
+
+
+def _independence(there: list[Facts]) -> list[Finding]:
+    by_id: dict[str, list[str]] = {}
+    for node in there:
+        by_id.setdefault(node.info.get("run_id", node.where), []).append(node.where)
+    findings = [
+        found("quorum-same-server", WHERE, f"{' and '.join(twice)} are one server")
+        for twice in by_id.values()
+        if len(twice) > 1
+    ]
+    tied = [node for node in there if node.role == "replica" or node.in_cluster]
+    for node in tied:
+        what = "a replica" if node.role == "replica" else "a node of a cluster"
+        findings.append(found("quorum-not-independent", node.where, f"{what}, not a server of its own"))
+    return findings
+
+
+def _memory(there: list[Facts]) -> list[Finding]:
+    findings: list[Finding] = []
+    told = {node.where: node.max_lease for node in there if node.max_lease is not None}
+    longest = {node: int(value) for node, value in told.items() if value.isascii() and value.isdigit()}
+    if len(set(told.values())) > 1 or len(longest) < len(told):
+        seen = ", ".join(f"{node} {value[:20]!r} ms" for node, value in told.items())
+        findings.append(
+            found("quorum-lease-differs", WHERE, f"longest lease: {seen}", stored=quorum_key(there[0].prefix))
+        )
+    missing = [node.where for node in there if node.max_lease is None]
+    if missing:
+        seen = f"no longest lease is stored on {', '.join(missing)}"
+        findings.append(found("quorum-lease-missing", WHERE, seen))
+    forgetful = [node for node in there if not _keeps(node)]
+    if forgetful:
+        seen = f"no append-only file with appendfsync always: {', '.join(node.where for node in forgetful)}"
+        findings.append(found("quorum-forgets", WHERE, seen))
+    for node in forgetful:
+        up_s, max_lease_s = node.number("uptime_in_seconds"), max(longest.values(), default=0) / 1000
+        if up_s is not None and up_s < max_lease_s:
+            seen = f"up for {up_s} s, longest lease {max_lease_s:g} s"
+            findings.append(found("quorum-node-young", node.where, seen, left=round(max_lease_s - up_s)))
+    return findings
+
+
+def _keeps(node: Facts) -> bool:
+    return node.info.get("aof_enabled") == "1" and node.config.get("appendfsync") == "always"
+
+
+def _clocks(there: list[Facts]) -> list[Finding]:
+    clocks = sorted((node.offset_s, node.offset_error_s, node.where) for node in there if node.offset_s is not None)
+    if len(clocks) < 2:
+        return []
+    first, last = clocks[0], clocks[-1]
+    apart_s = last[0] - first[0]
+    if apart_s - first[1] - last[1] <= CLOCK_OFF_S:
+        return []
+    seen = f"{last[2]} is {apart_s:.3f} s ahead of {first[2]}"
+    return [found("quorum-clocks-apart", WHERE, seen)]
