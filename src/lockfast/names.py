@@ -120,6 +120,11 @@ def in_slot_of(name: Name, channel: str) -> str:
     return f"{start}{{{printed}}}:{channel.removeprefix(start)}"
 
 
+def never_key(name: Name) -> str:
+    """A key of the name that nobody ever makes; see drivers/slots.py."""
+    return f"{name.keys[0]}:never"
+
+
 def ran_key(name: Name, operation: str) -> str:
     """The key under which the replies of one guard are kept for a moment."""
     return f"{name.keys[0]}:ran:{operation}"

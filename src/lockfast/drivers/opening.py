@@ -19,6 +19,10 @@ def threads(server: object, timeout: object, prefix: str, label: object) -> Thre
     names.check_prefix(prefix)
     topology = topologies.find(server)
     assert isinstance(topology, Endpoint)
+    if isinstance(topology, topologies.Cluster):
+        from lockfast.drivers.cluster_threads import ClusterThreads
+
+        return ClusterThreads(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
     return Threads(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
 
 
@@ -29,4 +33,8 @@ def asyncio(server: object, timeout: object, prefix: str, label: object) -> Asyn
     names.check_prefix(prefix)
     topology = topologies.find(server)
     assert isinstance(topology, Endpoint)
+    if isinstance(topology, topologies.Cluster):
+        from lockfast.drivers.cluster_aio import ClusterAsyncio
+
+        return ClusterAsyncio(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
     return Asyncio(topology, specs.timeout_seconds(timeout), prefix, specs.label_text(label))
