@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from lockfast.drivers.link import Link
+    from lockfast.drivers.plain_aio import PlainAsyncio
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -91,6 +92,12 @@ class Asyncio:
         task = asyncio.get_running_loop().create_task(work, name="lockfast-on-lost")
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
+
+    def new_plain(self) -> PlainAsyncio:
+        """What runs transactions."""
+        from lockfast.drivers.plain_aio import PlainAsyncio
+
+        return PlainAsyncio([self.endpoint], self.env.timeout_s)
 
     def new_ticket(self) -> str:
         """A ticket for the task that asks."""

@@ -24,6 +24,7 @@ from lockfast.flows.effects import Call, Command, Listen, ShardedEnv, Wait
 
 if TYPE_CHECKING:
     from lockfast.drivers.link import Link
+    from lockfast.drivers.plain_aio import PlainAsyncio
     from lockfast.drivers.slots import Address
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -56,6 +57,11 @@ class ClusterAsyncio(Asyncio):
         self._numbers = itertools.count(1)
         self._learning: asyncio.Task[None] | None = None
         self._deaf = False
+
+    def new_plain(self) -> PlainAsyncio:
+        from lockfast.drivers.cluster_plain_aio import ClusterPlainAsyncio
+
+        return ClusterPlainAsyncio(self)
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire."""

@@ -27,6 +27,7 @@ from lockfast.flows.effects import Listen, ShardedEnv, Wait
 if TYPE_CHECKING:
     from lockfast.drivers import forks
     from lockfast.drivers.connection import Connection
+    from lockfast.drivers.plain_threads import PlainThreads
     from lockfast.drivers.slots import Address
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -64,6 +65,11 @@ class ClusterThreads(Threads):
         self._making = threading.Lock()
         self._learning = threading.Lock()
         self._deaf = False
+
+    def new_plain(self) -> PlainThreads:
+        from lockfast.drivers.cluster_plain import ClusterPlainThreads
+
+        return ClusterPlainThreads(self)
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run admission.acquire."""

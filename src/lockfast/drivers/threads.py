@@ -23,6 +23,7 @@ from lockfast.names import channel
 
 if TYPE_CHECKING:
     from lockfast.drivers.connection import Connection
+    from lockfast.drivers.plain_threads import PlainThreads
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -70,6 +71,12 @@ class Threads:
         self._pool = Pool(self.endpoint, self.env, self._tick_s)
         self._free = self._pool.free
         self.hub = Hub(self.env, own_channel, self._pool.connect)
+
+    def new_plain(self) -> PlainThreads:
+        """What runs transactions."""
+        from lockfast.drivers.plain_threads import PlainThreads
+
+        return PlainThreads([self.endpoint], self.env.timeout_s)
 
     def new_ticket(self) -> str:
         """A ticket for the thread that asks."""
