@@ -55,8 +55,9 @@ class Cluster:
             node.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             first = number * share
             node.command("CLUSTER", "ADDSLOTSRANGE", first, min(first + share, SLOTS) - 1)
-        for node in self.nodes[1:]:
-            self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        for number, node in enumerate(self.nodes):  # everybody meets everybody: gossip would take longer
+            for other in self.nodes[number + 1 :]:
+                node.command("CLUSTER", "MEET", "127.0.0.1", other.port)
         everybody = len(self.nodes)
         for node in self.nodes:
             wait_until(lambda node=node: known(node) == everybody, what="all nodes have met")  # type: ignore[misc]
