@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self
 
 from kit.resp import ServerError
 from kit.servers import Kind, Server, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 SLOTS = 16384
@@ -98,6 +99,12 @@ class Cluster:
         slot: int = self.masters[0].command("CLUSTER", "KEYSLOT", tag)
         return slot
 
+    def slot_of_running(self, tag: str, *but: Server) -> int:
+        """The same, asked of a node that runs and is none of these."""
+        asked = next(node for node in self.nodes if node.running and node not in but)
+        slot: int = asked.command("CLUSTER", "KEYSLOT", tag)
+        return slot
+
     def owner(self, slot: int, seen_by: Server | None = None) -> Server:
         """The node that owns a slot, as one of the running ones sees it."""
         asked = seen_by or next(node for node in self.nodes if node.running)
@@ -145,6 +152,17 @@ class Cluster:
                 time.sleep(pause_s)
         time.sleep(pause_s)
         self.end_move(slot, source, target)
+
+    @contextmanager
+    def moving(self, slot: int, target: Server) -> Iterator[Server]:
+        """The block runs while the slot is being moved; whatever it has not moved is moved at its end."""
+        source = self.begin_move(slot, target)
+        try:
+            yield source
+        finally:
+            for key in self.keys_in(slot, source):
+                self.move_key(key, source, target)
+            self.end_move(slot, source, target)
 
     def wait_failed_over(self, slot: int, old: Server, *, timeout_s: float = 20.0) -> Server:
         """Waits until a slot of a node that is gone has a new owner, in the eyes of all that run."""
@@ -196,6 +214,7 @@ def _port_with_bus() -> int:
             return port
 
 
-def replies_of(cluster: Cluster, *arguments: Any) -> list[Any]:
-    """What every master answers."""
-    return [node.command(*arguments) for node in cluster.masters]
+def said(nodes: list[Server], code: str) -> int:
+    """How often these nodes have answered with an error that starts with this word."""
+    counts = [node.info("errorstats").get(f"errorstat_{code}", "count=0") for node in nodes if node.running]
+    return sum(int(count.removeprefix("count=")) for count in counts)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from behaviour.agents import Agent
 from kit.servers import wait_until
+from kit.sides import AsyncioSide
+from kit.transacting import transact
 from lockfast import errors
 from lockfast.drivers.slots import slot_of
+from lockfast.flows import deadlocks, detection
 
 if TYPE_CHECKING:
     from kit.cluster import Cluster
@@ -65,16 +70,14 @@ def test_queue_is_served_in_order_over_many_names(
 ) -> None:
     names = [f"{name}-{number}" for number in range(12)]
     held = [lf.lock(each, lease=30).acquire() for each in names]
-    waiting = []
-    for each in names:
-        waiting += [(each, side.spawn(other.lock(each, lease=30, wait=20).acquire))]
+    waiting = [side.spawn(other.lock(each, lease=30, wait=20).acquire) for each in names]
     for each in names:
         waits(lf, each)
     assert sorted(lf.names()) == sorted((each,) for each in names)
     for grant in held:
         grant.release()
-    for _, each in waiting:
-        each.result().release()
+    for one in waiting:
+        one.result().release()
     assert lf.names() == []
 
 
@@ -84,8 +87,8 @@ def test_several_locks_across_slots_are_held_together_or_not_at_all(
 ) -> None:
     names = [cluster.name_on(node, name) for node in cluster.masters]
     for _ in range(2):  # the second time the names are known
-        with lf.locks(*names, wait=5) as grants:
-            assert [grant.name for grant in grants] == names
+        with lf.locks(*names, wait=5):
+            assert sorted(lf.names()) == sorted((each,) for each in names)
             assert other.locks(*reversed(names)).try_acquire() is None
     with other.lock(names[1]):
         assert lf.locks(*names).try_acquire() is None
@@ -116,17 +119,22 @@ def test_those_who_want_several_in_other_orders_never_deadlock(cluster: Cluster,
 
 
 @pytest.mark.slow
-def test_semaphore_readers_and_writers_and_reentry(lf: Lockfast, other: Lockfast, name: str) -> None:
+def test_semaphore_readers_and_writers_and_reentry(side: Side, lf: Lockfast, other: Lockfast, name: str) -> None:
     one, two = (lf.semaphore(name, "s", limit=2).acquire() for _ in range(2))
     assert other.semaphore(name, "s", limit=2).try_acquire() is None
     one.release()
     other.semaphore(name, "s").acquire(wait=5).release()
     two.release()
-    with lf.rwlock(name, "rw").read(), other.rwlock(name, "rw").read():
-        assert other.rwlock(name, "rw").write().try_acquire() is None
-    writer = lf.rwlock(name, "rw").write().acquire()
+    wrap: Any = side.wrap if isinstance(side, AsyncioSide) else lambda lock: lock
+    readers = [wrap(client.rwlock(name, "rw").read()).acquire() for client in (lf, other)]
+    writing = side.spawn(wrap(other.rwlock(name, "rw").write()).acquire, wait=20)
+    wait_until(lambda: lf.inspect(name, "rw").waiters, what="a writer waits")
+    for reader in readers:
+        reader.release()
+    writing.result().release()
+    writer = wrap(lf.rwlock(name, "rw").write()).acquire()
     writer.downgrade()
-    other.rwlock(name, "rw").read().acquire(wait=5).release()
+    wrap(other.rwlock(name, "rw").read()).acquire(wait=5).release()
     writer.release()
     with lf.rlock(name, "r"):
         assert other.rlock(name, "r").try_acquire() is None
@@ -149,9 +157,7 @@ def test_latch_barrier_and_election_push_to_those_who_wait(
     elections = [client.election(name, "leader", lease=20, value=text) for client, text in ((lf, "a"), (other, "b"))]
     leader = elections[0].campaign().acquire()
     next_one = side.spawn(elections[1].campaign().acquire, wait=20)
-    waits(lf, name + "|leader") if False else wait_until(
-        lambda: lf.inspect(name, "leader").waiters, what="a candidate waits"
-    )
+    wait_until(lambda: lf.inspect(name, "leader").waiters, what="a candidate waits")
     seen = elections[1].leader()
     assert seen is not None
     assert seen.value == "a"
@@ -183,9 +189,7 @@ def test_renewals_go_to_every_shard_in_one_round(cluster: Cluster, lf: Lockfast,
 
 
 @pytest.mark.slow
-def test_names_with_braces_and_other_odd_ones_are_names_like_any_other(
-    cluster: Cluster, lf: Lockfast, other: Lockfast
-) -> None:
+def test_names_with_braces_and_other_odd_ones_are_names_like_any_other(lf: Lockfast, other: Lockfast) -> None:
     odd = ["{a}", "{", "}", "{}", "a{b}c{d}", "%7B", "{a}b", "user:{42}:cart", "é☃", "a b", "x|y"]
     grants = [lf.lock(each, lease=20).acquire() for each in odd]
     for each in odd:
@@ -221,51 +225,46 @@ def test_transaction_runs_on_the_node_of_its_slot(cluster: Cluster, side: Side, 
             tx.write("INCR", keys[1])
             return had
 
-        assert lf.transaction(move, *keys).value == 5
-        assert lf.transaction(move, *keys, escalate=1).value == 4
+        assert transact(side, lf, move, *keys).value == 5
+        assert transact(side, lf, move, *keys, escalate=1).value == 4
         assert [node.command("GET", key) for key in keys] == [b"3", b"2"]
 
 
 @pytest.mark.slow
 def test_transaction_over_several_slots_is_refused_before_anything_is_sent(
-    cluster: Cluster, lf: Lockfast, name: str
+    cluster: Cluster, side: Side, lf: Lockfast, name: str
 ) -> None:
     a, b = (cluster.name_on(node, name) for node in cluster.masters[:2])
     with pytest.raises(ValueError, match="hash tag"):
-        lf.transaction(lambda tx: None, a, b)
+        transact(side, lf, lambda tx: None, a, b)
 
     def writes_elsewhere(tx: Any) -> None:
         tx.set(b, 1)
 
     with pytest.raises(errors.Refused, match="nothing was written"):
-        lf.transaction(writes_elsewhere, a, wait=1)
+        transact(side, lf, writes_elsewhere, a, wait=1)
 
 
 @pytest.mark.slow
-def test_deadlock_over_two_shards_is_found(cluster: Cluster, side: Side, name: str) -> None:
-    a, b = (cluster.name_on(node, name) for node in cluster.masters[:2])
-    first, second = side.client(cluster.url), side.client(cluster.url)
-
-    def both(client: Lockfast, mine: str, its: str, ready: threading.Event, go: threading.Event) -> str:
-        with client.lock(mine, lease=30, detect=True, wait=30):
-            ready.set()
-            go.wait(10)
-            try:
-                with client.lock(its, lease=30, detect=True, wait=30):
-                    return "both"
-            except errors.Deadlock:
-                return "deadlock"
-
-    events = [threading.Event() for _ in range(2)]
-    go = threading.Event()
-    running = [
-        side.spawn(both, first, a, b, events[0], go),
-        side.spawn(both, second, b, a, events[1], go),
-    ]
-    for event in events:
-        assert event.wait(10)
-    go.set()
-    assert sorted(each.result() for each in running) == ["both", "deadlock"]
+def test_deadlock_over_two_shards_is_found(
+    valkey_cluster: Cluster, side: Side, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(detection, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(deadlocks, "PAUSE_S", 0.5)
+    x, y = (valkey_cluster.name_on(node, name) for node in valkey_cluster.masters[:2])
+    a, b = side.client(valkey_cluster.url), side.client(valkey_cluster.url)
+    one, two = Agent(side), Agent(side)
+    of_one, of_two = one.take(a.lock(x)), two.take(b.lock(y))
+    elder = one.begin(a.lock(y, detect=True))
+    waits(a, y)
+    younger = two.begin(b.lock(x, detect=True))
+    assert isinstance(younger.exception(20), errors.Deadlock)
+    of_two.release()
+    elder.result(20).release()
+    of_one.release()
+    one.end()
+    two.end()
 
 
 @pytest.mark.slow
@@ -307,16 +306,11 @@ def test_cluster_that_is_not_there_is_unreachable_soon(side: Side, name: str) ->
 
 @pytest.mark.parametrize("library", ["redis", "valkey"])
 def test_cluster_clients_of_others_are_read(valkey_cluster: Cluster, side: Side, name: str, library: str) -> None:
-    if library == "redis":
-        from redis.asyncio.cluster import RedisCluster as ForTasks
-        from redis.cluster import RedisCluster as ForThreads
-    else:
-        from valkey.asyncio.cluster import ValkeyCluster as ForTasks
-        from valkey.cluster import ValkeyCluster as ForThreads
+    of_threads = importlib.import_module(f"{library}.cluster")
+    of_tasks = importlib.import_module(f"{library}.asyncio.cluster")
+    made = getattr(of_threads if side.name == "threads" else of_tasks, f"{library.title()}Cluster")
     port = valkey_cluster.masters[0].port
-    theirs: Any = (
-        ForThreads(host="127.0.0.1", port=port) if side.name == "threads" else ForTasks(host="127.0.0.1", port=port)
-    )
+    theirs: Any = made(host="127.0.0.1", port=port)
     with side.client(theirs) as lf, lf.lock(name, wait=5) as grant:
         assert grant.held
         assert "cluster://127.0.0.1" in repr(lf)
@@ -329,8 +323,7 @@ def test_closing_wakes_those_who_wait_and_gives_back_what_is_held(
     cluster: Cluster, side: Side, lf: Lockfast, other: Lockfast, name: str
 ) -> None:
     names = [cluster.name_on(node, name) for node in cluster.masters]
-    for each in names:
-        lf.lock(each, lease=30).acquire()
+    held = [lf.lock(each, lease=30).acquire() for each in names]
     waiting = [side.spawn(other.lock(each, wait=20).acquire) for each in names]
     for each in names:
         waits(lf, each)
@@ -339,4 +332,5 @@ def test_closing_wakes_those_who_wait_and_gives_back_what_is_held(
         assert isinstance(one.error(), errors.Misused)
     assert all(not lf.inspect(each).waiters for each in names)
     lf.close()
+    assert not any(grant.held for grant in held)
     assert side.client(cluster.url).names() == []
