@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
@@ -23,7 +24,9 @@ class Cluster:
     masters, replicas: as they were at the start; a failover changes the roles and not these lists.
     """
 
-    def __init__(self, kind: Kind = "valkey", *, size: int = 3, replicas: bool = True, requirepass: str = "") -> None:
+    def __init__(
+        self, kind: Kind = "valkey", *, size: int = 3, replicas: bool = True, requirepass: str = "", tls: bool = False
+    ) -> None:
         self.kind: Kind = kind
         extra: tuple[str, ...] = (
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
@@ -32,8 +35,16 @@ class Cluster:
         )
         if requirepass:
             extra += ("--masterauth", requirepass)
+        if tls:
+            extra += ("--tls-cluster", "yes")
         count = size * 2 if replicas else size
-        self.nodes = [Server(kind, requirepass=requirepass, extra=extra) for _ in range(count)]
+        self.nodes = [
+            Server(kind, requirepass=requirepass, extra=extra, tls="valid" if tls else "") for _ in range(count)
+        ]
+        for node in self.nodes[1:] if tls else []:  # they speak TLS among each other, so they must trust each other
+            for file in ("server.crt", "server.key"):
+                shutil.copy(self.nodes[0].directory / file, node.directory / file)
+        self._tls = tls
         self.masters, self.replicas = self.nodes[:size], self.nodes[size:]
         self._password = requirepass
         self._ids: dict[int, str] = {}
@@ -43,12 +54,20 @@ class Cluster:
         userinfo = f":{self._password}@" if self._password else ""
         return f"cluster://{userinfo}" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
+    @property
+    def tls_url(self) -> str:
+        """The same, encrypted."""
+        userinfo = f":{self._password}@" if self._password else ""
+        nodes = ",".join(f"127.0.0.1:{node.tls_port}" for node in self.nodes)
+        return f"clusters://{userinfo}{nodes}?ssl_ca_certs={self.nodes[0].ca_file}"
+
     # Its life
 
     def start(self) -> Self:
         for node in self.nodes:
             # The bus has its own port, client port + 10000: the client's must leave room for that.
             node.port = _port_with_bus()
+            node.tls_port = _port_with_bus() if self._tls else 0
             node.start()
             self._ids[node.port] = node.command("CLUSTER", "MYID").decode()
         share = -(-SLOTS // len(self.masters))
@@ -58,7 +77,7 @@ class Cluster:
             node.command("CLUSTER", "ADDSLOTSRANGE", first, min(first + share, SLOTS) - 1)
         for number, node in enumerate(self.nodes):  # everybody meets everybody: gossip would take longer
             for other in self.nodes[number + 1 :]:
-                node.command("CLUSTER", "MEET", "127.0.0.1", other.port)
+                node.command("CLUSTER", "MEET", "127.0.0.1", other.tls_port or other.port)
         everybody = len(self.nodes)
         for node in self.nodes:
             wait_until(lambda node=node: known(node) == everybody, what="all nodes have met")  # type: ignore[misc]
@@ -93,7 +112,7 @@ class Cluster:
     # Who has what
 
     def node_at(self, port: int) -> Server:
-        return next(node for node in self.nodes if node.port == port)
+        return next(node for node in self.nodes if port in (node.port, node.tls_port))
 
     def slot_of(self, tag: str) -> int:
         slot: int = self.masters[0].command("CLUSTER", "KEYSLOT", tag)

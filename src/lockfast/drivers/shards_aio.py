@@ -106,6 +106,8 @@ class ShardHub(Hub):
                 _, future = self._asked.popleft()
                 if not future.done():
                     future.set_exception(message)
+        elif type(message) is not list:
+            pass
         elif message[0] == b"ssubscribe":
             channel = message[1].decode()
             number = self._on[channel] = self._heard[channel] = next(self._numbers)

@@ -78,6 +78,7 @@ class ShardHub(Hub):
     def _connected(self, by: float) -> Connection:
         if self._connection is None:
             connection = self._connect(by)
+            connection.share()
             with self._mutex:
                 if self._closed:
                     connection.close()
@@ -121,6 +122,8 @@ class ShardHub(Hub):
             channel = self._asked.popleft()
             self._refusals[channel] = message
             return channel, Push("off", 0)
+        if type(message) is not list:
+            return "", None
         if message[0] == b"ssubscribe":
             channel = message[1].decode()
             if channel in self._asked:
