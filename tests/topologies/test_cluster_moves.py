@@ -198,7 +198,7 @@ def test_storm_on_a_slot_that_wanders_leaves_a_clean_history(
     slot = cluster.slot_of(name)
     aside = make_side("asyncio")
     clients = [one.client(cluster.url) for one in (side, side, aside, aside)]
-    sections = 25
+    sections = 15
     over = threading.Event()
 
     def wander() -> int:
