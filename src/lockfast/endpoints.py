@@ -237,24 +237,15 @@ def _from_client(client: Any) -> Endpoint:
     if not mro_families & {"redis", "valkey"}:
         raise TypeError(f"server must be a URL, or a client of redis-py or valkey-py, got {family}.{class_name}")
     if hasattr(client, "nodes_manager"):
-        raise TypeError(f"{class_name}: clusters are not supported yet; name one standalone server")
+        raise TypeError(f"{class_name} is a client of a cluster, and one server is meant here")
     if "Pipeline" in class_name:
         raise TypeError(f"a {class_name} queues commands; hand in the client that it was made from")
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         raise TypeError(f"{class_name} has no connection pool to read the server's address from")
     given: dict[str, Any] = pool.connection_kwargs
-    password = Secret(given["password"]) if given.get("password") else None
-    username = given.get("username") or ""
-    provider = given.get("credential_provider")
-    if provider is not None:
-        # Asked anew for every connection: such credentials are usually short-lived.
-        password = Secret(lambda: str(provider.get_credentials()[-1]))
-        credentials = provider.get_credentials()
-        username = str(credentials[0]) if len(credentials) > 1 else ""
     kind = pool.connection_class.__name__
     is_tls = "SSL" in kind or bool(given.get("ssl"))
-    tls = {key: given[key] for key in (*TLS_OPTIONS, *TLS_CHECKS) if given.get(key) is not None}
     sentinels: tuple[Endpoint, ...] = ()
     if hasattr(pool, "sentinel_manager"):
         if not pool.is_master:
@@ -265,12 +256,29 @@ def _from_client(client: Any) -> Endpoint:
         port=int(given.get("port") or 6379),
         path=given.get("path") or "",
         db=int(given.get("db") or 0),
-        username=username,
-        password=password,
-        tls=tls if is_tls else None,
+        tls=tls_of(given) if is_tls else None,
         sentinels=sentinels,
         service=str(pool.service_name) if sentinels else "",
+        **account_of(given),
     )
+
+
+def account_of(given: dict[str, Any]) -> dict[str, Any]:
+    """User name and password out of the settings of a client."""
+    password = Secret(given["password"]) if given.get("password") else None
+    username = given.get("username") or ""
+    provider = given.get("credential_provider")
+    if provider is not None:
+        # Asked anew for every connection: such credentials are usually short-lived.
+        password = Secret(lambda: str(provider.get_credentials()[-1]))
+        credentials = provider.get_credentials()
+        username = str(credentials[0]) if len(credentials) > 1 else ""
+    return {"username": username, "password": password}
+
+
+def tls_of(given: dict[str, Any]) -> dict[str, Any]:
+    """The TLS settings out of those of a client."""
+    return {key: given[key] for key in (*TLS_OPTIONS, *TLS_CHECKS) if given.get(key) is not None}
 
 
 def _truth(value: object) -> bool:

@@ -113,6 +113,18 @@ def channel(prefix: str, client_id: str) -> str:
     return f"{prefix}:push:{client_id}"
 
 
+def in_slot_of(name: Name, channel: str) -> str:
+    """A channel as it is spelled where it must be in the cluster slot of a name; see `push` in lua/state.lua."""
+    prefix, printed = spelled(name)
+    start = f"{prefix}:push:"
+    return f"{start}{{{printed}}}:{channel.removeprefix(start)}"
+
+
+def never_key(name: Name) -> str:
+    """A key of the name that nobody ever makes; see drivers/slots.py."""
+    return f"{name.keys[0]}:never"
+
+
 def ran_key(name: Name, operation: str) -> str:
     """The key under which the replies of one guard are kept for a moment."""
     return f"{name.keys[0]}:ran:{operation}"

@@ -8,9 +8,10 @@ import warnings
 from typing import TYPE_CHECKING
 
 from lockfast import endpoints
+from lockfast.endpoints import Endpoint
 
 if TYPE_CHECKING:
-    from lockfast.endpoints import Endpoint
+    from typing import Any
 
 _NEXT_URL = re.compile(r"[\s,]+(?=[A-Za-z+]+://)")  # commas inside one URL are its own: sentinel://a,b/service
 
@@ -34,7 +35,28 @@ class Quorum:
         return f"a majority of {', '.join(node.where for node in self.nodes)}"
 
 
-Topology = endpoints.Endpoint | Quorum
+class Cluster(Endpoint):
+    """The nodes of a cluster: some to ask first, and one account and TLS setting for all of them."""
+
+    def __init__(self, seeds: tuple[tuple[str, int], ...], **settings: Any) -> None:
+        super().__init__(host=seeds[0][0], port=seeds[0][1], **settings)
+        self.seeds = seeds
+
+    @property
+    def where(self) -> str:
+        """For messages, without any secret."""
+        nodes = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.seeds)
+        return f"{'clusters' if self.tls is not None else 'cluster'}://{nodes}"
+
+    def at(self, address: tuple[str, int]) -> Endpoint:
+        """One of its nodes."""
+        host, port = address
+        node = Endpoint(host=host, port=port, username=self.username, password=self.password, tls=self.tls)
+        node._context = self.tls_context()  # made once: reading certificates takes long
+        return node
+
+
+Topology = Endpoint | Quorum
 
 
 def find(server: object) -> Topology:
@@ -46,7 +68,45 @@ def find(server: object) -> Topology:
         server = urls if len(urls) > 1 else server
     if isinstance(server, (list, tuple)):
         return _quorum(list(server))
+    if isinstance(server, str) and server.lower().startswith(("cluster://", "clusters://")):
+        return _cluster(server)
+    if hasattr(server, "nodes_manager"):
+        return _cluster_of_client(server)
     return endpoints.find(server)
+
+
+def _cluster(url: str) -> Cluster:
+    """What cluster://user:password@host:port,host:port?options says."""
+    scheme, _, rest = url.partition("://")
+    secure = scheme.lower() == "clusters"
+    start, _, query = rest.partition("?")
+    account, at, places = start.rpartition("@")
+    places, _, db = places.partition("/")
+    if db not in ("", "0"):
+        raise ValueError(f"a cluster has database 0 only, got {db!r} in the server's URL: cluster://host:port")
+    seeds = []
+    settings: Endpoint | None = None
+    for place in places.split(","):
+        one = f"{'rediss' if secure else 'redis'}://{account}{at}{place.strip()}" + (f"?{query}" if query else "")
+        settings = endpoints.find(one)
+        if settings.db:
+            raise ValueError(f"a cluster has database 0 only, got {settings.db} in the server's URL")
+        seeds.append((settings.host, settings.port))
+    assert settings is not None
+    return Cluster(tuple(seeds), username=settings.username, password=settings.password, tls=settings.tls)
+
+
+def _cluster_of_client(client: Any) -> Cluster:
+    """The nodes, account and TLS settings of a RedisCluster or ValkeyCluster, for threads or asyncio."""
+    nodes = list(client.nodes_manager.startup_nodes.values())
+    if not nodes:
+        raise TypeError(f"{type(client).__name__} names no startup node to read the cluster's address from")
+    given = getattr(client.nodes_manager, "connection_kwargs", None) or getattr(client, "connection_kwargs", {})
+    made = getattr(nodes[0], "connection_class", None) or given.get("connection_class")
+    is_tls = bool(given.get("ssl")) or "SSL" in getattr(made, "__name__", "")
+    seeds = tuple(dict.fromkeys((node.host, int(node.port)) for node in nodes))
+    tls = endpoints.tls_of(given) if is_tls else None
+    return Cluster(seeds, tls=tls, **endpoints.account_of(given))
 
 
 def _quorum(servers: list[object]) -> Topology:

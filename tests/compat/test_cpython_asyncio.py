@@ -56,7 +56,7 @@ class Shim:
         while quiet < QUIET_LOOKS:
             await asyncio.sleep(0.005)
             driver = Shim.lf._driver
-            quiet = 0 if driver._linking or any(link._owed for link in driver._links) else quiet + 1
+            quiet = 0 if driver._line.tasks() or any(link._owed for link in driver._line.links) else quiet + 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kit.resp import ServerError, Wire
-from kit.servers import _free_port, _guard, server_binary, wait_until
+from kit.servers import _guard, free_port, server_binary, wait_until
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,7 +25,7 @@ class OneSentinel:
 
     def __init__(self, primary: Server) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="lockfast-test-"))
-        self.port = _free_port()
+        self.port = free_port()
         settings = self.directory / "sentinel.conf"
         settings.write_text(
             f"bind 127.0.0.1\nport {self.port}\ndir {self.directory}\nlogfile {self.directory}/log\n"

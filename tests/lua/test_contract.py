@@ -13,7 +13,7 @@ from lua.scripts import LUA, Named, header_of
 INCLUDE = "-- include state.lua"
 WATCHING = ["proclaim", "observe", "latch", "barrier"]  # these have a sixth key, and share watchers.lua
 SCRIPTS = ["admit", "leave", "renew", "resize", "revoke", "inspect", *WATCHING]
-WITHOUT_KEYS = {"TIME", "PUBLISH"}
+WITHOUT_KEYS = {"TIME", "PUBLISH", "SPUBLISH"}
 
 
 def parts_of(script: str) -> tuple[str, str]:

@@ -210,7 +210,7 @@ def test_elections_break_no_promise() -> None:
             id="what is said first is heard last",
         ),
         pytest.param(
-            ("flows/watching.py", "yield Wait(ticket, min(beat, until))", "yield Wait(ticket, until)"),
+            ("flows/watching.py", "yield Wait(ticket, min(beat, until), name)", "yield Wait(ticket, until, name)"),
             {"kinds": ("push lost", "push reset", "pause"), "faults": 20},
             id="no heartbeat",
         ),

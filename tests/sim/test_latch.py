@@ -117,7 +117,7 @@ def test_latches_break_no_promise() -> None:
             id="it opens at one",
         ),
         pytest.param(
-            (WATCHING, "yield Wait(ticket, min(beat, until))", "yield Wait(ticket, until)"),
+            (WATCHING, "yield Wait(ticket, min(beat, until), name)", "yield Wait(ticket, until, name)"),
             {"kinds": ("push lost", "push reset", "pause"), "faults": 20, "waits_s": (8.0,)},
             id="no heartbeat",
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.servers import Server, _free_port, wait_until
+from kit.servers import Server, free_port, wait_until
 from kit.small_shapes import SERVICE, OneSentinel
 from lockfast.doctor import cluster, examine, sentinel
 from lockfast.doctor.facts import Facts, Unreached
@@ -169,7 +169,7 @@ def test_sentinels_that_disagree_or_cannot_fail_over(watched: tuple[Server, OneS
 def lone() -> Iterator[Server]:
     """A cluster of one node that has all slots."""
     # A bus port of its own: the usual one, 10 000 above, is beyond the last for many free ports.
-    with Server(extra=("--cluster-enabled", "yes", "--cluster-port", str(_free_port()))) as server:
+    with Server(extra=("--cluster-enabled", "yes", "--cluster-port", str(free_port()))) as server:
         server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
         wait_until(lambda: "cluster_state:ok" in server.command("CLUSTER", "INFO").decode(), what="cluster ok")
         yield server

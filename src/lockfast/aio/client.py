@@ -79,10 +79,8 @@ class Lockfast:
     def _plain(self) -> PlainAsyncio:
         """What runs transactions; made with the first of them."""
         if self._plain_made is None:
-            from lockfast.drivers.plain_aio import PlainAsyncio
-
             with _making:
-                self._plain_made = self._plain_made or PlainAsyncio([self._driver.endpoint], self._driver.env.timeout_s)
+                self._plain_made = self._plain_made or self._driver.new_plain()
         if self._driver.closing:
             self._plain_made.stop()
         return self._plain_made
@@ -278,7 +276,7 @@ class Lockfast:
         def lock() -> Locks:
             return self.locks(*[self.lock(*transactions.lock_name(key), lease=LEASE_S) for key in plan.keys])
 
-        return await run(self._driver, self._plain, fn, plan, lock)
+        return await run(self._driver, self._plain.of(plan.keys), fn, plan, lock)
 
     async def names(self) -> list[tuple[str, ...]]:
         """The names that are held or waited for, each as its parts, sorted."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from lockfast.aio.several import Grants, Locks
     from lockfast.drivers.aio import Asyncio
-    from lockfast.drivers.plain_aio import PlainAsyncio
+    from lockfast.drivers.plain_aio import Runs
     from lockfast.flows.attempt import Attempt
     from lockfast.flows.plain import Word
     from lockfast.transactions import Outcome, Plan
@@ -78,9 +78,7 @@ class Transaction:
 Function = Callable[[Transaction], Awaitable[R]]
 
 
-async def run(
-    driver: Asyncio, plain: PlainAsyncio, fn: Function[R], plan: Plan, lock: Callable[[], Locks]
-) -> Outcome[R]:
+async def run(driver: Asyncio, plain: Runs, fn: Function[R], plan: Plan, lock: Callable[[], Locks]) -> Outcome[R]:
     """Run a transaction to its end. lock: makes what it takes when it escalates."""
     driver.enter()
     mark = driver.new_ticket()

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, trips, wire
-from lockfast.drivers.dialling import dial
-from lockfast.drivers.door import Door
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.identity import agent_of_task, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_aio import Keeper
-from lockfast.drivers.link import Link, connect
+from lockfast.drivers.line import Line
 from lockfast.drivers.wire import PING, ReplyError, evalsha
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
@@ -26,6 +24,8 @@ from lockfast.names import channel
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from lockfast.drivers.link import Link
+    from lockfast.drivers.plain_aio import PlainAsyncio
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -52,19 +52,22 @@ class Asyncio:
         self.era = Era()
         self._id = new_client_id()
         own_channel = channel(prefix, self._id)
-        self.env = Env(now, random.random, timeout_s)
+        self.env = self._new_env(timeout_s)
         self.env.introduce(own_channel, owner_text(label))
-        self.hub = Hub(self.env, own_channel, self._connect)
+        self._open(own_channel)
         self.keeper = Keeper(self.env, self.run)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: Link | None = None
-        self._linking: asyncio.Task[Link] | None = None
-        self._links: set[Link] = set()  # all that are open, retired ones too
-        self._free: list[Link] = []  # of those that a flow has for itself
         self._undoing: set[asyncio.Future[Any]] = set()
         self._spawned: set[asyncio.Task[None]] = set()
-        self._door = Door(endpoint)
         forks.tell(self)
+
+    def _new_env(self, timeout_s: float) -> Env:
+        return Env(now, random.random, timeout_s)
+
+    def _open(self, own_channel: str) -> None:
+        """Get ready to connect."""
+        self._line = Line(self.endpoint, self.env)
+        self.hub = Hub(self.env, own_channel, self._line.connect)
 
     def enter(self) -> None:
         """Check that the client is used where it belongs: its own loop, its own process, not closed."""
@@ -92,6 +95,12 @@ class Asyncio:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
 
+    def new_plain(self) -> PlainAsyncio:
+        """What runs transactions."""
+        from lockfast.drivers.plain_aio import PlainAsyncio
+
+        return PlainAsyncio([self.endpoint], self.env.timeout_s)
+
     def new_ticket(self) -> str:
         """A ticket for the task that asks."""
         return new_ticket(self._id, agent_of_task(asyncio.current_task()))
@@ -100,7 +109,7 @@ class Asyncio:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
         env = self.env
         sent = now()
-        lane = self._link
+        lane = self._line.link
         if lane is None or not lane.usable or env.replicas:
             return await self.run(admission.acquire(ask, ticket, wait_s, env))
         answer: Any = None
@@ -116,7 +125,7 @@ class Asyncio:
                 answer = await self._retold(lane, bound, args, by, answer)
         except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
             error = struck
-        return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), lane, (answer, error))
+        return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), [lane], (answer, error))
 
     async def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
@@ -124,7 +133,7 @@ class Asyncio:
         moment = now()
         if not ending.begin(hold, keeper, moment):
             return
-        lane = self._link
+        lane = self._line.link
         if hold.unsure or hold.why_lost or lane is None or not lane.usable:
             await self.run(ending.finish(hold, keeper, env))
             return
@@ -142,20 +151,20 @@ class Asyncio:
         if answer == 1:
             ending.end(hold, True)
             return
-        await self._go_on(ending.finish(hold, keeper, env), lane, (answer, error))
+        await self._go_on(ending.finish(hold, keeper, env), [lane], (answer, error))
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
-        return await self._go_on(flow, None, None)
+        return await self._go_on(flow, [], None)
 
     async def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
         """What the flow that `make` returns finds: at each server, where there are several."""
         return [await self.run(make(self.env))]
 
-    async def _go_on(self, flow: Flow[R], lane: Link | None, first: tuple[Any, BaseException | None] | None) -> R:
+    async def _go_on(self, flow: Flow[R], lanes: list[Link], first: tuple[Any, BaseException | None] | None) -> R:
         """Run a flow. first: what its first request came to, answer or error, if that has been sent already.
 
-        lane: where its last request went out.
+        lanes: where its last request went out.
         """
         answer: Any = None
         error: BaseException | None = None
@@ -175,23 +184,29 @@ class Asyncio:
                 if type(effect) is not Call:
                     answer = await self._perform(effect)
                 elif effect.behind:
-                    undoing = self._undo(effect, lane)
+                    undoing = self._undo(effect, lanes)
                     if not cancelled:  # who gave up by themselves can wait a moment until they have left
                         await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
                 else:
                     if self.closed:
                         raise Misused("this client is closed")
-                    if effect.copies is not None:
-                        lane = await self._alone(effect.by)
-                        answer = trips.only(await self._trip(lane, [effect], effect.copies, effect.by))
-                        continue
-                    lane = await self._linked(effect.by)
-                    answer = await lane.ask(evalsha(effect.bound, effect.args), effect.by)
-                    if type(answer) is ReplyError:
-                        answer = await self._retold(lane, effect.bound, effect.args, effect.by, answer)
+                    answer = await self._call(effect, lanes)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck
                 cancelled = cancelled or not isinstance(struck, Exception)
+
+    async def _call(self, call: Call, lanes: list[Link]) -> Any:
+        """Run a script."""
+        if call.copies is not None:
+            lane = await self._line.alone(call.by)
+            lanes[:] = [lane]
+            return trips.only(await self._trip(lane, [call], call.copies, call.by))
+        lane = await self._line.linked(call.by)
+        lanes[:] = [lane]
+        answer = await lane.ask(evalsha(call.bound, call.args), call.by)
+        if type(answer) is ReplyError:
+            answer = await self._retold(lane, call.bound, call.args, call.by, answer)
+        return answer
 
     async def _retold(
         self, link: Link, bound: Bound, args: tuple[str | int | bytes, ...], by: float, reply: Exception
@@ -212,15 +227,15 @@ class Asyncio:
             link.retire()
         return failure
 
-    def _undo(self, call: Call, lane: Link | None) -> asyncio.Future[Any]:
+    def _undo(self, call: Call, lanes: list[Link]) -> asyncio.Future[Any]:
         """Send a `leave` behind the request that it undoes: its place in the line makes it safe to go on.
 
         Written here and now, and no task is begun for it: the loop may be about to end. Only if the line is broken is
         it brought over a new one, in the background and within the client's time-out.
         """
-        if lane is None:
+        if not lanes:
             return self._bring(call)
-        sent = lane.request(wire.eval_text(call.bound, call.args), now() + self.env.timeout_s)
+        sent = lanes[-1].request(wire.eval_text(call.bound, call.args), now() + self.env.timeout_s)
         self._undoing.add(sent)
 
         def answered(sent: asyncio.Future[Any]) -> None:
@@ -243,7 +258,7 @@ class Asyncio:
     async def _bring_anew(self, call: Call) -> None:
         by = now() + self.env.timeout_s
         try:
-            link = await self._linked(by)
+            link = await self._line.linked(by)
             await link.request(wire.eval_text(call.bound, call.args), by)
         except LockfastError:
             pass  # the place ends by itself in seconds, a hold with its lease
@@ -256,7 +271,7 @@ class Asyncio:
         if type(effect) is Sleep:
             return await asyncio.sleep(effect.delay_s)
         if type(effect) is Command:
-            link = await self._linked(effect.by)
+            link = await self._line.linked(effect.by)
             reply = await link.request(wire.pack(effect.args), effect.by)
             if isinstance(reply, wire.ReplyError):
                 raise self._meaning(reply, link, None)
@@ -266,8 +281,8 @@ class Asyncio:
 
     async def _call_many(self, effect: CallMany) -> Any:
         if effect.copies is not None:
-            return await self._trip(await self._alone(effect.by), effect.calls, effect.copies, effect.by)
-        link = await self._linked(effect.by)
+            return await self._trip(await self._line.alone(effect.by), effect.calls, effect.copies, effect.by)
+        link = await self._line.linked(effect.by)
         try:
             answers, _ = await trips.on_link(link, effect.calls, None, effect.by)
         except Unreachable:
@@ -283,60 +298,26 @@ class Asyncio:
         except BaseException:
             link.retire()
             raise
-        self._free.append(link)
+        self._line.free.append(link)
         return answers
-
-    async def _alone(self, by: float) -> Link:
-        """A link for one flow: while a server waits for its replicas, it reads nothing more from that connection."""
-        while self._free:
-            link = self._free.pop()
-            if link.usable:
-                return link
-        link = await self._connect(by, _ignore, None)
-        self.env.connected = True
-        return link
-
-    async def _linked(self, by: float) -> Link:
-        """The link that is in use, or a new one. Shared: a cancelled task must not take it away from the others."""
-        if self._link is not None and self._link.usable:
-            return self._link
-        if self._linking is None:
-            self._linking = asyncio.create_task(self._make_link(by), name="lockfast-connect")
-            self._linking.add_done_callback(_seen)
-        linking = self._linking
-        try:
-            return await asyncio.shield(linking)
-        except asyncio.CancelledError:
-            if self.closed and linking.cancelled():
-                raise Misused("this client was closed while an acquire was waiting") from None
-            raise
-
-    async def _make_link(self, by: float) -> Link:
-        try:
-            link = await self._connect(by, self._ended, None)
-            self._link = link
-            self.env.connected = True
-            return link
-        finally:
-            self._linking = None
-
-    async def _connect(self, by: float, on_end: Callable[[Link], None], on_push: Callable[[Any], None] | None) -> Link:
-        link = await dial(self._door, by, lambda path: connect(self.endpoint, path, by, on_end, on_push))
-        self._links.add(link)
-        link.ended.add_done_callback(lambda _: self._links.discard(link))
-        return link
-
-    def _ended(self, link: Link) -> None:
-        if self._link is link:
-            self._link = None
 
     async def stop_acquiring(self) -> None:
         """Let nobody in any more: acquires that wait in other tasks end with Misused, and leave the queue."""
         self.closing = True
-        self.hub.close()
+        self._hang_up()
         gives_up_at = now() + self.env.timeout_s
         while self.acquiring and now() < gives_up_at:  # noqa: ASYNC110 - once per client, and for a moment only
             await asyncio.sleep(0.001)
+
+    def _hang_up(self) -> None:
+        self.hub.close()
+
+    def _lines(self) -> list[Line]:
+        return [self._line]
+
+    def _tasks(self) -> list[asyncio.Future[Any]]:
+        """What is under way beside the flows."""
+        return [*(task for line in self._lines() for task in line.tasks()), *self._undoing]
 
     async def close(self) -> None:
         """Close every connection, after what is being undone has been sent."""
@@ -351,19 +332,23 @@ class Asyncio:
             pass  # the lease ends what could not be confirmed now
         await self._drain()
         self.closed = True
-        tasks = [task for task in (self._linking, *self._undoing) if task is not None]
+        lines = self._lines()
+        for line in lines:
+            line.closed = True
+        tasks = self._tasks()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        links = list(self._links)
+        links = [link for line in lines for link in line.links]
         for link in links:
             link.close()
         if links:
             await asyncio.wait([link.ended for link in links], timeout=1.0)
         for link in links:
             link.abort()  # TLS waits for the other side's good-bye, which one that hangs does not say
-        self._door.close()
+        for line in lines:
+            line.door.close()
 
     async def _drain(self) -> None:
         """What is to be waited for before the connections end: here everybody who asked has been answered."""
@@ -372,13 +357,3 @@ class Asyncio:
         """In a forked child: own nothing of the parent's. The loop does not run here, so neither does the client."""
         self.era.ended = True
         self._loop = None
-
-
-def _ignore(_: Link) -> None:
-    """A link has ended: whoever wants to use it next looks by itself."""
-
-
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Whoever waited has been told; if all of them were cancelled, nobody needs to be."""
-    if not task.cancelled():
-        task.exception()

@@ -195,6 +195,13 @@ class Connection:
         self._set_s = tick_s
         self._is_ticking = tick_s == self._tick_s
 
+    def share(self) -> None:
+        """Let one thread read pushes while another writes. Nothing may be under way."""
+        if type(self.sock).__module__ == "ssl":
+            from lockfast.drivers.duplex import Duplex
+
+            self.sock = Duplex(self.sock)  # type: ignore[assignment,arg-type]  # it has all that is used of a socket
+
     def wake(self) -> None:
         """End a read that another thread is blocked in."""
         try:

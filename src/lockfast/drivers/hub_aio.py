@@ -100,8 +100,10 @@ class Hub:
 
     def _deliver(self, message: Any) -> None:
         ticket, push = read_push(message)
-        if push is None:
-            return
+        if push is not None:
+            self._put(ticket, push)
+
+    def _put(self, ticket: str, push: Push) -> None:
         while len(self._mail) >= MAX_MAIL + len(self._sleepers):  # what somebody waits for is not dropped
             self._mail.pop(next(iter(self._mail)))
         self._mail[ticket] = push
@@ -112,14 +114,17 @@ class Hub:
     def _lose(self, link: Link) -> None:
         if self._link is link:
             self._link = None
-            self._env.listening = 0
+            self._unhear()
             for sleeper in self._sleepers.values():
                 _wake(sleeper)
+
+    def _unhear(self) -> None:
+        self._env.listening = 0
 
     def close(self) -> Link | None:
         """Wake every waiter and close; returns the link that ends."""
         self._closed = True
-        self._env.listening = 0
+        self._unhear()
         for sleeper in self._sleepers.values():
             _wake(sleeper)
         if self._subscribing is not None:

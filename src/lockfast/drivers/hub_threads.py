@@ -80,7 +80,7 @@ class Hub:
                 if self._closed:
                     raise Misused("this client was closed while an acquire was waiting")
                 connection = self._connection
-                if connection is None:
+                if connection is None or not self._stands(ticket):
                     return None
                 reads = not self._reading
                 if reads:
@@ -111,12 +111,20 @@ class Hub:
                 if self._sleepers:
                     self._call_reader()
                 for message in messages:
-                    to, push = read_push(message)
+                    to, push = self._take_in(message)
                     if to == ticket:
                         own = push
                     elif push is not None:
                         self._deliver(to, push)
         return own
+
+    def _take_in(self, message: Any) -> tuple[str, Push | None]:
+        """What has come, and for whom. Called with the mutex."""
+        return read_push(message)
+
+    def _stands(self, ticket: str) -> bool:
+        """Whether what this ticket waits for can still come. Called with the mutex."""
+        return True
 
     def _sleep(self, event: threading.Event, ticket: str, until: float) -> None:
         """Let another thread read, until it has something for `ticket`, or is done."""
@@ -146,20 +154,24 @@ class Hub:
         with self._mutex:
             if self._connection is connection:
                 self._connection = None
-                self._env.listening = 0
+                self._unhear()
                 for sleeper in self._sleepers.values():
                     sleeper.set()
         connection.close()
 
-    def connections(self) -> list[Connection]:
-        """What is open, for a forked child to close its copies."""
-        return [] if self._connection is None else [self._connection]
+    def _unhear(self) -> None:
+        self._env.listening = 0
+
+    def forget(self) -> None:
+        """In a forked child: the socket is the parent's, and is closed here only."""
+        if self._connection is not None:
+            self._connection.close()
 
     def close(self) -> None:
         """Wake every waiter; those that read the socket see it end."""
         with self._mutex:
             self._closed = True
-            self._env.listening = 0
+            self._unhear()
             connection, self._connection = self._connection, None
             for sleeper in self._sleepers.values():
                 sleeper.set()

@@ -144,6 +144,12 @@ class Link(asyncio.Protocol):
                 self._loop.call_soon(self._flush)
             self._out.append(data)
 
+    def say(self, data: bytes) -> None:
+        """Send now what has no reply of its own: on a push link, what comes back is told as pushes are."""
+        if self._transport is None or self._transport.is_closing():
+            raise self._not_sent()
+        self._transport.write(data)
+
     def request_many(self, data: bytes, count: int, by: float) -> asyncio.Future[list[Any]]:
         """Send several requests at once; the future gets all their replies."""
         return asyncio.gather(*self.request_each(data, count, by))

@@ -31,14 +31,14 @@ class Given:
         self.label = specs.label_text(label)
         self.replicas = specs.replica_count(replicas)
         self.topology = topology = topologies.find(server)
+        if self.replicas and isinstance(topology, (topologies.Quorum, topologies.Cluster)):
+            raise ValueError("replicas= is for one server or a sentinel:// service: name one of these, or leave it out")
         is_quorum = isinstance(topology, topologies.Quorum)
         if (max_lease is not None or node_timeout is not None) and not is_quorum:
             raise ValueError("max_lease and node_timeout are for a majority of several servers: name more than one")
         self.max_lease_s = None if max_lease is None else specs.max_lease_seconds(max_lease)
         self.node_timeout_s = 0.0
         if isinstance(topology, topologies.Quorum):
-            if self.replicas:
-                raise ValueError("replicas are those of one server: a majority of independent ones has none")
             self.node_timeout_s = specs.node_timeout_seconds(node_timeout, topology.is_local, self.timeout_s)
 
 
@@ -52,6 +52,10 @@ def threads(given: Given) -> Threads:
         )
     from lockfast.drivers.threads import Threads
 
+    if isinstance(given.topology, topologies.Cluster):
+        from lockfast.drivers.cluster_threads import ClusterThreads
+
+        return ClusterThreads(given.topology, given.timeout_s, given.prefix, given.label)
     driver = Threads(given.topology, given.timeout_s, given.prefix, given.label)
     driver.env.replicas = given.replicas
     return driver
@@ -67,6 +71,10 @@ def asyncio(given: Given) -> Asyncio:
         )
     from lockfast.drivers.aio import Asyncio
 
+    if isinstance(given.topology, topologies.Cluster):
+        from lockfast.drivers.cluster_aio import ClusterAsyncio
+
+        return ClusterAsyncio(given.topology, given.timeout_s, given.prefix, given.label)
     driver = Asyncio(given.topology, given.timeout_s, given.prefix, given.label)
     driver.env.replicas = given.replicas
     return driver

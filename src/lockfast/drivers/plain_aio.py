@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, wire
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MAX_FREE = 32  # links to one server that are kept for flows to come
+
+
+class Runs(Protocol):
+    """What runs the flow of a transaction."""
+
+    env: Env
+
+    async def run(self, flow: Flow[R]) -> R: ...
 
 
 class PlainAsyncio:
@@ -57,10 +65,17 @@ class PlainAsyncio:
             state = "closed" if self._loop.is_closed() else "another"
             raise Misused(f"this client belongs to a {state} event loop: make one in each loop")
 
+    def of(self, keys: tuple[str | bytes, ...]) -> Runs:
+        """What runs a flow about these keys."""
+        return self
+
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow."""
+        return await self._run(flow, {})
+
+    async def _run(self, flow: Flow[R], private: dict[int, Link]) -> R:
+        """private: what the flow keeps to itself, by server; empty yet."""
         self.enter()
-        private: dict[int, Link] = {}  # what the flow keeps to itself, by server
         try:
             return await self._go_on(flow, private)
         finally:
@@ -100,7 +115,7 @@ class PlainAsyncio:
             raise
 
     async def _pipeline(self, effect: Pipeline, private: dict[int, Link]) -> list[Any]:
-        lines = self._lines[effect.server]
+        lines = await self._lines_of(effect, private)
         link = private.pop(effect.server, None) if effect.private else None
         if link is not None and not effect.same:
             link.close()
@@ -134,6 +149,9 @@ class PlainAsyncio:
         else:
             private[effect.server] = link
         return replies
+
+    async def _lines_of(self, effect: Pipeline, private: dict[int, Link]) -> Lines:
+        return self._lines[effect.server]
 
     async def _everywhere(self, effect: Everywhere) -> list[Any]:
         request = wire.pack(effect.command)

@@ -13,7 +13,7 @@ import select
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, wire
@@ -36,6 +36,14 @@ def new_token() -> str:
     return os.urandom(TOKEN_BYTES).hex()
 
 
+class Runs(Protocol):
+    """What runs the flow of a transaction."""
+
+    env: Env
+
+    def run(self, flow: Flow[R]) -> R: ...
+
+
 class PlainThreads:
     """The driver of one client of one or several servers."""
 
@@ -47,9 +55,16 @@ class PlainThreads:
         self._private: dict[int, dict[int, Connection]] = {}  # what each flow under way keeps to itself
         forks.tell(self)
 
+    def of(self, keys: tuple[str | bytes, ...]) -> Runs:
+        """What runs a flow about these keys."""
+        return self
+
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it."""
-        private: dict[int, Connection] = {}  # by server
+        return self._run(flow, {})
+
+    def _run(self, flow: Flow[R], private: dict[int, Connection]) -> R:
+        """private: what the flow keeps to itself, by server; empty yet."""
         try:
             self._private[id(private)] = private
             return self._go_on(flow, private)
@@ -87,7 +102,7 @@ class PlainThreads:
         return self._pipeline(effect, private)
 
     def _pipeline(self, effect: Pipeline, private: dict[int, Connection]) -> list[Any]:
-        pool = self._pools[effect.server]
+        pool = self._pool_of(effect, private)
         connection = private.pop(effect.server, None) if effect.private else None
         # Nothing is owed on it, so what there is to read is its end.
         if connection is not None and (not effect.same or _is_readable(connection)):
@@ -114,6 +129,9 @@ class PlainThreads:
         else:
             connection.close()
         return replies
+
+    def _pool_of(self, effect: Pipeline, private: dict[int, Connection]) -> Pool:
+        return self._pools[effect.server]
 
     def _everywhere(self, effect: Everywhere) -> list[Any]:
         request = wire.pack(effect.command)

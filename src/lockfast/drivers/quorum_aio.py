@@ -123,7 +123,7 @@ class QuorumAsyncio(Asyncio):
             nodes.append(Node(endpoint.where, env))
         self.fleet = self.env.fleet = Fleet(nodes, node_timeout_s, max_lease_s)
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
-        self._lines: list[Link | None] = [None] * len(nodes)
+        self._placed: list[Link | None] = [None] * len(nodes)
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
@@ -185,7 +185,7 @@ class QuorumAsyncio(Asyncio):
         if self.closed:
             raise Misused("this client is closed")
         for place in effect.places:
-            if self._lines[place] is None:
+            if self._placed[place] is None:
                 await self._fill(effect)
                 break
         trip = self._write(effect)
@@ -198,8 +198,8 @@ class QuorumAsyncio(Asyncio):
         moment = now()
         by = moment + self.env.timeout_s  # how long a link may owe a reply before it is given up
         batches: dict[int, tuple[Link, list[bytes], list[Heard]]] = {}
-        for index, (place, call) in enumerate(effect.make(self._lines)):
-            link = self._lines[place]
+        for index, (place, call) in enumerate(effect.make(self._placed)):
+            link = self._placed[place]
             if link is None:
                 effect.hear(index, Unreachable("there is no connection to it", sent=False))
                 continue
@@ -222,7 +222,7 @@ class QuorumAsyncio(Asyncio):
         """Have links where there are none: as many as are soon there, and enough for a majority if that can be."""
         if effect.enough():
             return
-        missing = [place for place in effect.places if self._lines[place] is None]
+        missing = [place for place in effect.places if self._placed[place] is None]
         for place in missing:
             self._dial(place)
         needed = min(self.fleet.majority, len(effect.places))
@@ -231,7 +231,7 @@ class QuorumAsyncio(Asyncio):
             dials = [dial for dial in (self._dials[place] for place in missing) if dial is not None]
             if not dials:
                 return
-            if len([place for place in effect.places if self._lines[place] is not None]) >= needed:
+            if len([place for place in effect.places if self._placed[place] is not None]) >= needed:
                 by, needed = min(by, now() + GRACE_S), len(effect.places) + 1
             left_s = by - now()
             if left_s <= 0:
@@ -261,7 +261,7 @@ class QuorumAsyncio(Asyncio):
                 return wire.failure(reply, where) if isinstance(reply, ReplyError) else None
 
             self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
-            self._lines[place] = link
+            self._placed[place] = link
             self.env.connected = True
         except LockfastError as failure:
             node.fell_silent(str(failure))
@@ -275,16 +275,16 @@ class QuorumAsyncio(Asyncio):
 
         async def dial(by: float, on_end: Callable[[Link], None], on_push: Callable[[Any], None] | None = None) -> Link:
             link = await connect(endpoint, endpoint.path, by, on_end, on_push)
-            self._links.add(link)
-            link.ended.add_done_callback(lambda _: self._links.discard(link))
+            self._line.links.add(link)
+            link.ended.add_done_callback(lambda _: self._line.links.discard(link))
             return link
 
         return dial
 
     def _when_ended(self, place: int) -> Callable[[Link], None]:
         def ended(link: Link) -> None:
-            if self._lines[place] is link:
-                self._lines[place] = None
+            if self._placed[place] is link:
+                self._placed[place] = None
                 self.fleet.nodes[place].fell_silent("the connection was lost, or it does not answer")
 
         return ended
@@ -292,7 +292,7 @@ class QuorumAsyncio(Asyncio):
     def _probe_the_silent(self) -> None:
         """Look after servers that do not answer, beside everything else. A link that is owed much is not trusted."""
         for place in self.fleet.to_probe(now()):
-            link = self._lines[place]
+            link = self._placed[place]
             if link is not None:
                 link.retire()
             self._dial(place)
@@ -317,7 +317,7 @@ class QuorumAsyncio(Asyncio):
         by = now() + DRAIN_S
         while now() < by and any(  # noqa: ASYNC110 - once per client, and for a moment only
             line is not None and line.owes and not node.why_down
-            for line, node in zip(self._lines, self.fleet.nodes, strict=True)
+            for line, node in zip(self._placed, self.fleet.nodes, strict=True)
         ):
             await asyncio.sleep(0.002)
 

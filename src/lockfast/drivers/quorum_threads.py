@@ -253,7 +253,9 @@ class QuorumThreads(Threads):
     def forget(self) -> None:
         inherited = [line.connection for lane in self._lanes for line in lane.lines if line is not None]
         inherited += [line.connection for spare in self._spare for line in spare]
-        inherited += [connection for hub in self._hubs for connection in hub.connections()]
+        hubs = self._hubs
         super().forget()
+        for hub in hubs:
+            hub.forget()
         for connection in inherited:
             connection.close()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, trips, wire
-from lockfast.drivers.connection import TICK_S, Connection, connect, deliver
-from lockfast.drivers.door import Door
+from lockfast.drivers.connection import TICK_S, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
+from lockfast.drivers.pool import Lingering, Pool
 from lockfast.drivers.wire import PING, ReplyError, evalsha
-from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.errors import LockfastError, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
@@ -25,6 +24,8 @@ from lockfast.names import channel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockfast.drivers.connection import Connection
+    from lockfast.drivers.plain_threads import PlainThreads
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from lockfast.grants import Hold
 
 R = TypeVar("R")
-MAX_LINGERING = 32
-LINGER_S = 60.0
 
 
 class Threads:
@@ -45,14 +44,16 @@ class Threads:
         self.where = endpoint.where  # for messages
         self.closing = False  # no new acquires
         self.closed = False  # no requests at all
-        self.env = Env(now, random.random, timeout_s)
+        self.env = self._new_env(timeout_s)
         self.prefix = prefix
         self._label = label
         self._tick_s = min(TICK_S, timeout_s / 8)
         self.asks: dict[tuple[object, ...], Ask] = {}  # what locks of this client ask for; see locks.py
-        self._door = Door(endpoint)
         self._start()
         forks.tell(self)
+
+    def _new_env(self, timeout_s: float) -> Env:
+        return Env(now, random.random, timeout_s)
 
     def _start(self) -> None:
         """Begin a life in this process: nothing held, nothing connected, a channel of its own."""
@@ -63,10 +64,22 @@ class Threads:
         self.env.listening = 0
         self.acquiring: set[str] = set()  # tickets of acquires that are under way
         self.entries: dict[tuple[str, object], Any] = {}  # re-entrant holds, by key and thread
-        self._free: deque[Connection] = deque()
-        self._lingering: list[tuple[float, Connection]] = []
-        self.hub = Hub(self.env, own_channel, self.connect)
+        self._lingering = Lingering()
+        self._let_go = self._lingering.let_go
+        self._open(own_channel)
         self.keeper = Keeper(self.env, self.run)
+
+    def _open(self, own_channel: str) -> None:
+        """Get ready to connect."""
+        self._pool = Pool(self.endpoint, self.env, self._tick_s)
+        self._free = self._pool.free
+        self.hub = Hub(self.env, own_channel, self._pool.connect)
+
+    def new_plain(self) -> PlainThreads:
+        """What runs transactions."""
+        from lockfast.drivers.plain_threads import PlainThreads
+
+        return PlainThreads([self.endpoint], self.env.timeout_s)
 
     def new_ticket(self) -> str:
         """A ticket for the thread that asks."""
@@ -87,14 +100,14 @@ class Threads:
             try:
                 lane = self._free.pop()
             except IndexError:
-                lane = self._dial(by)
+                lane = self._pool.dial(by)
             answer = lane.call(evalsha(bound, args), by)
             held = at_once(ask, answer, sent, env)
             if held is not None:
                 answered, lane = lane, None  # in this order: what is in the pool may be another's already
                 self._free.append(answered)
-                if self.closed:  # as in _give_back
-                    self._close_free()
+                if self.closed:  # as in Pool.give_back
+                    self._pool.close_free()
                 return held
         except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
             error = struck
@@ -118,7 +131,7 @@ class Threads:
             try:
                 lane = self._free.pop()
             except IndexError:
-                lane = self._dial(by)
+                lane = self._pool.dial(by)
             request = evalsha(hold.ask.leave, (hold.ticket,))
             # Servers write pending replies last in, first out. A PING in front puts this connection into that list
             # before the receiver of a grant, so that the next holder is written to first.
@@ -127,7 +140,7 @@ class Threads:
                 answered, lane = lane, None
                 self._free.append(answered)
                 if self.closed:
-                    self._close_free()
+                    self._pool.close_free()
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
         if answer == 1:
@@ -149,12 +162,12 @@ class Threads:
                 if type(answer) is ReplyError:
                     answer = self._retold(lane, call.bound, call.args, call.by, answer)
                 answered, lane = lane, None
-                self._give_back(answered)
+                self._pool.give_back(answered)
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
         if lane is not None:
             unanswered.append(lane)
-            self._close_free()  # the others go to the same server and most likely failed with it
+            self._pool.close_free()  # the others go to the same server and most likely failed with it
         return self._go_on(flow, unanswered, (answer, error))
 
     def run(self, flow: Flow[R]) -> R:
@@ -207,7 +220,7 @@ class Threads:
     def _call(self, call: Call, unanswered: list[Connection]) -> Any:
         """Run a script. If that fails on a connection, it is added to `unanswered`: what was sent may still run."""
         by = call.by
-        lane = self._take(by)
+        lane = self._pool.take(by)
         try:
             if call.copies is not None:
                 answer: Any = trips.only(trips.on_connection(lane, [call], call.copies, by))
@@ -217,9 +230,9 @@ class Threads:
                 answer = self._retold(lane, call.bound, call.args, by, answer)
         except BaseException:
             unanswered.append(lane)
-            self._close_free()  # the others go to the same server and most likely failed with it
+            self._pool.close_free()  # the others go to the same server and most likely failed with it
             raise
-        self._give_back(lane)
+        self._pool.give_back(lane)
         return answer
 
     def _undo(self, call: Call, unanswered: list[Connection]) -> None:
@@ -227,7 +240,7 @@ class Threads:
         # With its text: a server that forgot the script cannot ask for it here.
         request = wire.eval_text(call.bound, call.args)
         if not unanswered and self._free:
-            unanswered.append(self._take(call.by))  # nothing to go behind, and it may have been closed meanwhile
+            unanswered.append(self._pool.take(call.by))  # nothing to go behind, and it may have been closed meanwhile
         written = False
         while unanswered:
             connection = unanswered.pop()
@@ -237,7 +250,7 @@ class Threads:
                     if isinstance(connection.read(call.by), ReplyError):
                         self._let_go(connection)  # a server that is no master any more, say: it has undone nothing
                         continue
-                    self._give_back(connection)
+                    self._pool.give_back(connection)
                     return  # answered, and with it all that was sent before
             except TimeoutError:
                 pass  # it will run when the server gets to it
@@ -251,18 +264,13 @@ class Threads:
             self._let_go(connection)
         if written:
             return
-        connection = deliver(self.endpoint, self._door.path(), call.by, request)
+        connection = deliver(self.endpoint, self._pool.door.path(), call.by, request)
         try:
             connection.read(call.by)
         except TimeoutError:
             pass
         finally:
             self._let_go(connection)
-
-    def _dial(self, by: float) -> Connection:
-        if self.closed:
-            raise Misused("this client is closed")
-        return self.connect(by)
 
     def _retold(
         self, connection: Connection, bound: Bound, args: tuple[str | int | bytes, ...], by: float, reply: Exception
@@ -289,78 +297,34 @@ class Threads:
         return self._call_many(effect)
 
     def _call_many(self, effect: CallMany) -> Any:
-        connection = self._take(effect.by)
+        connection = self._pool.take(effect.by)
         try:
             answers, copied = trips.on_connection(connection, effect.calls, effect.copies, effect.by)
         except BaseException:
             self._let_go(connection)
-            self._close_free()  # as in _call
+            self._pool.close_free()  # as in _call
             raise
-        self._give_back(connection)
+        self._pool.give_back(connection)
         return answers if effect.copies is None else (answers, copied)
 
     def _command(self, effect: Command) -> Any:
-        connection = self._take(effect.by)
+        connection = self._pool.take(effect.by)
         try:
             reply = connection.call(wire.pack(effect.args), effect.by)
         except BaseException:
             self._let_go(connection)
             raise
-        self._give_back(connection)
+        self._pool.give_back(connection)
         if isinstance(reply, wire.ReplyError):
             if connection.address is not None:
-                self._close_free()  # this one too: it may be no master any more
+                self._pool.close_free()  # this one too: it may be no master any more
             raise wire.failure(reply, connection.where, None, connection.address is not None)
         return reply
-
-    def connect(self, by: float) -> Connection:
-        """A new connection. The embedded server is started, or started again, when it is not there."""
-        try:
-            connection = connect(self.endpoint, self._door.path(), by, self._tick_s)
-        except Unreachable as failure:
-            self._door.revive(failure, by)
-            connection = connect(self.endpoint, self._door.path(), by, self._tick_s)
-        self.env.connected = True
-        return connection
-
-    def _take(self, by: float) -> Connection:
-        try:
-            return self._free.pop()
-        except IndexError:
-            pass
-        return self._dial(by)
-
-    def _give_back(self, connection: Connection) -> None:
-        self._free.append(connection)
-        if self.closed:  # closed meanwhile: whoever closed may have missed this one
-            self._close_free()
-
-    def _let_go(self, connection: Connection) -> None:
-        """Drop a connection. One that is owed replies stays open for a while: what was written on it must still run.
-
-        Closed at once, it would answer a late reply with RST; and a server that only pauses its clients forgets
-        what it has read from one that hangs up.
-        """
-        if not connection.owed:
-            connection.close()
-            return
-        moment = now()
-        lingering = self._lingering
-        lingering.append((moment, connection))
-        while lingering and (len(lingering) > MAX_LINGERING or lingering[0][0] < moment - LINGER_S):
-            lingering.pop(0)[1].close()
-
-    def _close_free(self) -> None:
-        while True:
-            try:
-                self._free.pop().close()
-            except IndexError:
-                return
 
     def stop_acquiring(self) -> None:
         """Let nobody in any more: acquires that wait in other threads end with Misused, and leave the queue."""
         self.closing = True
-        self.hub.close()
+        self._hang_up()
         gives_up_at = now() + self.env.timeout_s
         while self.acquiring and now() < gives_up_at:
             time.sleep(0.001)
@@ -374,17 +338,24 @@ class Threads:
         except LockfastError:
             pass  # the lease ends what could not be confirmed now
         self.closed = True
+        self._shut()
+        self._lingering.close()
+
+    def _hang_up(self) -> None:
         self.hub.close()
-        self._close_free()
-        while self._lingering:
-            self._lingering.pop()[1].close()
-        self._door.close()
+
+    def _shut(self) -> None:
+        self.hub.close()
+        self._pool.close()
+
+    def _owned(self) -> list[forks.Forgets]:
+        return [self.hub, self._pool]
 
     def forget(self) -> None:
         """In a forked child: own nothing of the parent's. Its sockets are closed here and stay open there."""
         self.era.ended = True
-        inherited = [*self._free, *(connection for _, connection in self._lingering), *self.hub.connections()]
+        owned, lingering = self._owned(), self._lingering
         self._start()
-        for connection in inherited:
-            connection.close()
-        self._door.forget()
+        for one in owned:
+            one.forget()
+        lingering.close()

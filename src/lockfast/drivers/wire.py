@@ -44,7 +44,8 @@ _NEXT_STEP = {
     "MISCONF": "the server cannot write to its disk: mend that first",
     "WRONGTYPE": "another program uses this key: choose another name or prefix",
     "NOREPLICAS": "the server wants more replicas than it has",
-    "MOVED": "this is a cluster: clusters are not supported yet",
+    "MOVED": "this is a cluster: write cluster://host:port",
+    "CROSSSLOT": "in a cluster, what is done in one step must be in one slot: give the keys the name's {hash tag}",
 }
 # How Redis 6.2 begins what went wrong inside a script; what it was comes behind.
 _INSIDE = re.compile(r"^ERR Error running script \(call to f_\w+\): (?:@user_script: ?\d+: )+-?")
@@ -143,7 +144,7 @@ def not_connected(error: Exception, where: str) -> LockfastError:
 
 def read_push(message: Any) -> tuple[str, Push | None]:
     """The ticket that a message of the push connection is for, and what it says; nobody and None if it is no push."""
-    if type(message) is not list or message[0] != b"message":
+    if type(message) is not list or message[0] not in (b"message", b"smessage"):
         return "", None
     kind, ticket, number = message[2].decode().split(" ")
     return ticket, Push(kind, int(number))
@@ -184,6 +185,8 @@ def failure(reply: Exception, where: str, bound: Bound | None = None, moves: boo
     if "invalid password" in words or "invalid username-password" in words:
         code = "WRONGPASS"
     hint = _NEXT_STEP.get(code)
+    if "cluster support disabled" in words:
+        hint = "this server is no cluster: write redis://host:port"
     if hint is None:
         from lockfast.drivers import rights
 

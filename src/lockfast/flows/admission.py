@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lockfast.flows.asks import Ask
     from lockfast.flows.detection import Watch
     from lockfast.flows.effects import Env, Flow
+    from lockfast.names import Name
 
 MARGIN_RATIO = 0.99  # clocks of client and server may differ in rate by 1 %
 SURE_S_PER_MS = MARGIN_RATIO / 1000
@@ -74,7 +75,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
     watch = _watch(started, env) if ask.detect else None
     try:
         while True:
-            listening = env.listening
+            listening = env.hears(name)
             by = sent + env.attempt_s
             if failures:
                 by = min(by, give_up_at(started, heard_at, wait_s, env))
@@ -119,7 +120,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
                 raise NotAcquired(busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 
             asks_by = ends_at if watch is None else (yield from watch.look(ask, ticket, ends_at, env))
-            push = yield from wait_for_push(ticket, position, ms, asks_by, listening, env)
+            push = yield from wait_for_push(name, ticket, position, ms, asks_by, listening, env)
             if push is not None:
                 kind, number = push
                 if kind == "refused":
@@ -156,10 +157,12 @@ def _watch(started: float, env: Env) -> Watch:
     return detection.Watch(started, env)
 
 
-def wait_for_push(ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env) -> Flow[Push | None]:
+def wait_for_push(
+    name: Name, ticket: str, position: int, ms: int, ends_at: float, listening: int, env: Env
+) -> Flow[Push | None]:
     """Wait for the push; None when it is time to ask again."""
     try:
-        subscription = yield Listen(env.now() + env.attempt_s, env.place)
+        subscription = yield Listen(env.now() + env.attempt_s, name, env.place)
     except Unreachable:
         yield Sleep(0.05 + 0.1 * env.jitter())
         return None
@@ -171,8 +174,8 @@ def wait_for_push(ticket: str, position: int, ms: int, ends_at: float, listening
     until = env.now() + HEARTBEAT_S * (0.75 + env.jitter() / 4)
     if position == 1:  # only the first in the queue watches the end of the holder's lease
         until = min(until, env.now() + ms / 1000 + 0.003)
-    push: Push | None = yield Wait(ticket, min(until, ends_at), env.place)
-    if push is None and env.listening != subscription:
+    push: Push | None = yield Wait(ticket, min(until, ends_at), name, env.place)
+    if push is None and env.hears(name) != subscription:
         yield Sleep(0.2 * env.jitter())  # everybody who waited on that connection asks again now: not all at once
     return push
 

@@ -57,7 +57,7 @@ class Ask:
         """The admission script, bound to this name and to the client that asks (a forked child is another)."""
         if self._me is not env.me:
             me = env.me
-            what = (self.kind, self.limit, self.weight, self.lease_ms + self.grace_ms, *me)
+            what = (self.kind, self.limit, self.weight, self.lease_ms + self.grace_ms, env.channel(self.name), me[1])
             self._admit = Bound(ADMIT, self.name, (*what, PLACE_MS))
             self._ask_once = Bound(ADMIT, self.name, (*what, 0))
             self._vote = Bound(VOTE, self.name, (*what[:4], me[1]))

@@ -41,7 +41,8 @@ class BarrierSpec:
     def bound(self, env: Env) -> Bound:
         # A request of a ticket may come as late as its flow tries, and an abandoned connection stays open, at most.
         over_ms = TOMBSTONE_MS + round(env.timeout_s * 1000)
-        return Bound(BARRIER, self.name, (self.parties, round(self.lease_s * 1000), over_ms, *env.me))
+        me = (env.channel(self.name), env.owner)
+        return Bound(BARRIER, self.name, (self.parties, round(self.lease_s * 1000), over_ms, *me))
 
     def broken(self) -> BrokenBarrier:
         shown = self.name.shown
@@ -60,7 +61,7 @@ def wait(spec: BarrierSpec, ticket: str, wait_s: float | None, env: Env) -> Flow
     has_left = False
     try:
         while True:
-            listening = env.listening
+            listening = env.hears(spec.name)
             asked_at = env.now()
             args = ("arrive", generation, ticket)
             code, told, number, ms = yield from insist(spec.bound(env), args, patience(started, wait_s, env), env)
@@ -77,7 +78,7 @@ def wait(spec: BarrierSpec, ticket: str, wait_s: float | None, env: Env) -> Flow
                 raise NotAcquired(_alone(spec, wait_s), name=spec.name.shown, waited_s=wait_s or 0.0)
             # Its own place must not end, and it looks after the others' at the moment when the first of them would.
             until = min(ends_at, asked_at + spec.lease_s / 3, env.now() + ms / 1000 + 0.003)
-            push = yield from news(ticket, until, listening, env)
+            push = yield from news(ticket, until, listening, spec.name, env)
             if push is not None and push.number == generation:
                 if push.kind == "tripped":
                     return index

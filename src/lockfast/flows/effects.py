@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from lockfast import names
+
 if TYPE_CHECKING:
     from lockfast.flows.copying import Copies
     from lockfast.flows.fleet import Fleet
     from lockfast.flows.scripts import Bound
+    from lockfast.names import Name
 
 R = TypeVar("R")
 
@@ -72,12 +75,14 @@ class Listen:
     """Make sure that pushes to this client arrive. Answer: the number of the subscription, 0 when it is not allowed.
 
     The number changes with every new subscription; what was pushed before it may have been missed.
+    name: what the pushes are about; in a cluster each name has a channel of its own.
     """
 
-    __slots__ = ("by", "place")
+    __slots__ = ("by", "name", "place")
 
-    def __init__(self, by: float, place: int = 0) -> None:
+    def __init__(self, by: float, name: Name | None = None, place: int = 0) -> None:
         self.by = by
+        self.name = name
         self.place = place  # which of several servers
 
 
@@ -96,13 +101,15 @@ class Wait:
     """Wait for a push to `ticket` until the given time. Answer: the Push, or None.
 
     None may come early, when the push connection was lost: whoever waits then asks again.
+    name: as in the Listen before it.
     """
 
-    __slots__ = ("place", "ticket", "until")
+    __slots__ = ("name", "place", "ticket", "until")
 
-    def __init__(self, ticket: str, until: float, place: int = 0) -> None:
+    def __init__(self, ticket: str, until: float, name: Name | None = None, place: int = 0) -> None:
         self.ticket = ticket
         self.until = until
+        self.name = name
         self.place = place  # which of several servers
 
 
@@ -169,6 +176,7 @@ class Env:
         "seen",
         "timeout_s",
     )
+    sharded = False  # whether names are spread over servers, so that no script can see two of them
 
     def __init__(self, now: Callable[[], float], jitter: Callable[[], float], timeout_s: float) -> None:
         self.now = now
@@ -189,6 +197,38 @@ class Env:
         """Say who this client is: the channel that it hears pushes on, and the text that others read."""
         self.owner = owner
         self.me = (channel, owner)
+
+    def channel(self, name: Name) -> str:
+        """The channel on which this client hears pushes about `name`."""
+        return self.routed(self.me[0], name)
+
+    def routed(self, channel: str, name: Name) -> str:
+        """The channel, or what channels start with, as it is spelled for pushes about `name`."""
+        return channel
+
+    def hears(self, name: Name) -> int:
+        """The number of the subscription by which pushes about `name` come at the moment, 0 when none does."""
+        return self.listening
+
+
+class ShardedEnv(Env):
+    """The same for a cluster: every name has its own channel, in its own slot, and a subscription for that.
+
+    heard: the numbers of the subscriptions that stand, by channel.
+    """
+
+    __slots__ = ("heard",)
+    sharded = True
+
+    def __init__(self, now: Callable[[], float], jitter: Callable[[], float], timeout_s: float) -> None:
+        super().__init__(now, jitter, timeout_s)
+        self.heard: dict[str, int] = {}
+
+    def routed(self, channel: str, name: Name) -> str:
+        return names.in_slot_of(name, channel)
+
+    def hears(self, name: Name) -> int:
+        return self.heard.get(self.channel(name), 0)
 
 
 def backoff(failures: int, gives_up_at: float, env: Env) -> Sleep:

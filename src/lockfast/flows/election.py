@@ -142,7 +142,8 @@ def farewell(hold: Hold, env: Env) -> Flow[None]:
 
 def leader(watched: Name, ticket: str, env: Env) -> Flow[Leader | None]:
     """Who leads at this moment."""
-    reply = yield from insist(Bound(OBSERVE, watched, (0,)), (env.me[0], ticket), env.now() + env.timeout_s, env)
+    by = env.now() + env.timeout_s
+    reply = yield from insist(Bound(OBSERVE, watched, (0,)), (env.channel(watched), ticket), by, env)
     return _read(reply)
 
 
@@ -153,14 +154,14 @@ def next_change(watched: Name, ticket: str, last: object, is_over: Callable[[], 
     """
     bound = Bound(OBSERVE, watched, (PLACE_MS,))
     while True:
-        listening = env.listening
-        reply = yield from insist(bound, (env.me[0], ticket), patience(env.now(), None, env), env)
+        listening = env.hears(watched)
+        reply = yield from insist(bound, (env.channel(watched), ticket), patience(env.now(), None, env), env)
         found = _read(reply)
         if found != last or is_over():
             return found
         ms = reply[1]
         ends_at = env.now() + ms / 1000 + 0.003 if ms else inf
-        yield from news(ticket, ends_at, listening, env)
+        yield from news(ticket, ends_at, listening, watched, env)
         if is_over():
             return found
 
@@ -168,7 +169,7 @@ def next_change(watched: Name, ticket: str, last: object, is_over: Callable[[], 
 def forget(watched: Name, ticket: str, env: Env) -> Flow[None]:
     """No longer observe; whoever waits for a change with this ticket wakes. If it is lost, it ends by itself."""
     try:
-        yield Call(Bound(OBSERVE, watched, (0,)), (env.me[0], ticket), env.now() + env.attempt_s)
+        yield Call(Bound(OBSERVE, watched, (0,)), (env.channel(watched), ticket), env.now() + env.attempt_s)
     except LockfastError:
         pass
 

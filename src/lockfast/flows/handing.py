@@ -186,7 +186,7 @@ def _give_back(ask: Ask, heir: str, env: Env) -> Flow[None]:
 
 def revoke(name: Name, channels: str, env: Env) -> Flow[int]:
     """Ask all who hold a name to let go. Returns how many were asked. Asked twice they are told twice: no harm."""
-    asked: int = yield from insist(Bound(REVOKE, name), (channels,), env.now() + env.timeout_s, env)
+    asked: int = yield from insist(Bound(REVOKE, name), (env.routed(channels, name),), env.now() + env.timeout_s, env)
     return asked
 
 
@@ -196,7 +196,7 @@ def wait_revoked(hold: Hold, until: float, env: Env) -> Flow[bool]:
     while not hold.revoked and hold.held() and env.now() < until:
         by = min(env.now() + env.attempt_s, max(until, env.now() + admission.UNDO_S))
         try:
-            subscription = yield Listen(by)
+            subscription = yield Listen(by, hold.ask.name)
             if subscription != heard or not subscription:
                 yield from _ask_if_wanted(hold, by, env)  # asked before anybody listened?
                 heard = subscription
@@ -209,7 +209,7 @@ def wait_revoked(hold: Hold, until: float, env: Env) -> Flow[bool]:
         if not subscription:  # pushes are not allowed here
             yield Sleep(max(0.0, min(admission.POLL_S, wakes_at - env.now())))
             continue
-        push = yield Wait(hold.ticket, wakes_at)
+        push = yield Wait(hold.ticket, wakes_at, hold.ask.name)
         if push is not None and push.kind == "wanted":
             hold.revoke()
     return hold.revoked

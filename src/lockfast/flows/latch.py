@@ -34,7 +34,7 @@ class LatchSpec:
         self.lease_ms = round(latch_lease_seconds(lease) * 1000)
 
     def bound(self, env: Env) -> Bound:
-        return Bound(LATCH, self.name, (self.count, self.lease_ms, *env.me))
+        return Bound(LATCH, self.name, (self.count, self.lease_ms, env.channel(self.name), env.owner))
 
 
 def ticket_of(once: object) -> str:
@@ -65,7 +65,7 @@ def wait(spec: LatchSpec, ticket: str, wait_s: float | None, env: Env) -> Flow[N
     which = 0
     try:
         while True:
-            listening = env.listening
+            listening = env.hears(spec.name)
             gives_up_at = patience(started, wait_s, env)
             left, fence = yield from insist(spec.bound(env), (NOT_DOWN, place_ms, ticket), gives_up_at, env)
             if left == 0:
@@ -80,7 +80,7 @@ def wait(spec: LatchSpec, ticket: str, wait_s: float | None, env: Env) -> Flow[N
             if env.now() >= ends_at:
                 words = f"{spec.name.shown!r}: {left} of {spec.count} were left to count when the wait was over"
                 raise NotAcquired(words, name=spec.name.shown, waited_s=wait_s or 0.0)
-            push = yield from news(ticket, ends_at, listening, env)
+            push = yield from news(ticket, ends_at, listening, spec.name, env)
             if push is not None and push.kind == "open" and push.number == which:
                 return
     except GeneratorExit:

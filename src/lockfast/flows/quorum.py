@@ -250,7 +250,9 @@ def _keep(
 def _wait_at_door(votes: Votes, door: int, sent: float, listening: int, ends_at: float, fleet: Fleet) -> Flow[None]:
     """Wait for the push by which the door gives its vote; or until it is time to ask it again."""
     ask, position, due_ms = votes.ask, votes.positions[door], votes.dues_ms[door]
-    push = yield from wait_for_push(votes.tickets[door], position, due_ms, ends_at, listening, fleet.nodes[door].env)
+    push = yield from wait_for_push(
+        ask.name, votes.tickets[door], position, due_ms, ends_at, listening, fleet.nodes[door].env
+    )
     if push is None:
         return
     kind, number = push

@@ -48,7 +48,7 @@ class Asks:
 
     def take(self, tickets: dict[Ask, str], env: Env, by: float) -> Call | None:
         """The request that takes all of them at once; None when the server would say that it is not that simple."""
-        if not self.simple:
+        if not self.simple or env.sharded:
             return None
         args: list[str | int] = [env.owner]
         for ask in self.in_order:
@@ -58,9 +58,9 @@ class Asks:
             args += (f"{ask.kind} {ask.limit}", ask.lease_ms + ask.grace_ms, seen, tickets[ask])
         return Call(self._take, tuple(args), by)
 
-    def give(self, holds: dict[Ask, Hold], by: float) -> Call | None:
+    def give(self, holds: dict[Ask, Hold], env: Env, by: float) -> Call | None:
         """The request that gives all of them back at once; None unless that is simple."""
-        if not self.simple or len(holds) < len(self.in_order):
+        if not self.simple or env.sharded or len(holds) < len(self.in_order):
             return None
         tickets = []
         for ask in self.in_order:
@@ -168,9 +168,9 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
                 replies = yield CallMany(calls, by, wanted)
                 if wanted is not None:
                     replies, copied = replies
-            failure = next((reply for reply in replies if isinstance(reply, Unreachable)), None)
-            if failure is not None:
-                raise failure
+            unanswered = [reply for reply in replies if isinstance(reply, Unreachable)]
+            if unanswered:  # in a cluster some may have been sent, and others not
+                raise Unreachable(str(unanswered[0]), sent=any(one.sent for one in unanswered))
         except Unreachable as failure:
             unsure = unsure or failure.sent
             failures += 1
@@ -265,7 +265,7 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
                 raise failure
             return
         by = env.now() + env.attempt_s
-        give = asks.give({hold.ask: hold for hold in begun}, by) if asks is not None else None
+        give = asks.give({hold.ask: hold for hold in begun}, env, by) if asks is not None else None
         if give is not None and (yield give) == 1:
             replies = [1] * len(begun)
         else:

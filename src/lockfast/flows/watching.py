@@ -17,6 +17,7 @@ from lockfast.specs import HEARTBEAT_S
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow, Push
     from lockfast.flows.scripts import Bound
+    from lockfast.names import Name
 
 
 def insist(bound: Bound, args: tuple[str | int, ...], gives_up_at: float, env: Env) -> Flow[Any]:
@@ -42,13 +43,13 @@ def patience(started: float, wait_s: float | None, env: Env) -> float:
     return min(ends_at, env.now() + max(silence_s, env.timeout_s))
 
 
-def news(ticket: str, until: float, listening: int, env: Env) -> Flow[Push | None]:
+def news(ticket: str, until: float, listening: int, name: Name, env: Env) -> Flow[Push | None]:
     """Wait for a push, until a heartbeat is due or `until`. None: ask again.
 
     listening: the subscription that stood when the last question was sent.
     """
     try:
-        subscription = yield Listen(env.now() + env.attempt_s)
+        subscription = yield Listen(env.now() + env.attempt_s, name)
     except Unreachable:
         yield Sleep(0.05 + 0.1 * env.jitter())
         return None
@@ -58,7 +59,7 @@ def news(ticket: str, until: float, listening: int, env: Env) -> Flow[Push | Non
     if subscription != listening:
         return None  # what was pushed before this subscription stood is lost
     beat = env.now() + HEARTBEAT_S * (0.75 + env.jitter() / 4)
-    push: Push | None = yield Wait(ticket, min(beat, until))
-    if push is None and env.listening != subscription:
+    push: Push | None = yield Wait(ticket, min(beat, until), name)
+    if push is None and env.hears(name) != subscription:
         yield Sleep(0.2 * env.jitter())  # everybody who waited on that connection asks again now: not all at once
     return push

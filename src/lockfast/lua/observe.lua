@@ -16,7 +16,7 @@ if watch_ms > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now) -- those who went without a word: nothing may change for long
   watch(ticket, channel, watch_ms)
 elseif unwatch(ticket, channel) == 1 then
-  redis.pcall('PUBLISH', channel, 'over ' .. ticket .. ' 0')
+  push(channel, 'over ' .. ticket .. ' 0')
 end
 if kind ~= 'election' or holder == '-' or holder_end <= now then return {0, 0, 0, ''} end
 if not string.find(holder_owner, '\t', 1, true) then return {0, holder_end - now, 0, ''} end

@@ -27,7 +27,7 @@ if waiting > 0 then -- drop those who want more than the limit, wherever they st
     local weight, channel = string.match(entry or '', '^%d+ (%d+) %d+ %d+ %d+ (%S+) ')
     if weight and tonumber(weight) > limit then
       forget_place(tickets[i])
-      redis.pcall('PUBLISH', channel, 'refused ' .. tickets[i] .. ' ' .. string.format('%d', limit))
+      push(channel, 'refused ' .. tickets[i] .. ' ' .. string.format('%d', limit))
     end
   end
 end

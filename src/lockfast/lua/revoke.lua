@@ -20,6 +20,6 @@ for i = 1, #holders do
   local own_fence = holder ~= '-' and string.format('%d', fence)
     or string.match(redis.call('HGET', KEYS[3], holders[i]) or '', '^%d+') or '0'
   local client = string.match(holders[i], '^([^.]+)%.')
-  if client then redis.pcall('PUBLISH', ARGV[1] .. client, 'wanted ' .. holders[i] .. ' ' .. own_fence) end
+  if client then push(ARGV[1] .. client, 'wanted ' .. holders[i] .. ' ' .. own_fence) end
 end
 return #holders

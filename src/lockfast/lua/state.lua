@@ -62,6 +62,13 @@ local function share(ticket, own_fence, weight, lease_end, since, owner)
   redis.call('PEXPIREAT', KEYS[4], expiry())
 end
 
+-- Tell a client something; returns how many heard it. A channel with braces is one of a cluster, in the slot of the
+-- name: only this node and its subscribers are concerned.
+local function push(channel, text)
+  if string.find(channel, '{', 1, true) then return redis.pcall('SPUBLISH', channel, text) end
+  return redis.pcall('PUBLISH', channel, text)
+end
+
 -- Forget the holder in KEYS[1].
 local function forget_holder()
   holder, holder_end, holder_since, holder_owner, used = '-', 0, 0, '', 0
@@ -151,7 +158,7 @@ local function settle(asker)
       forget_place(ticket)
     elseif weight > limit then -- the limit was lowered while it waited
       forget_place(ticket)
-      redis.pcall('PUBLISH', channel, 'refused ' .. ticket .. ' ' .. string.format('%d', limit))
+      push(channel, 'refused ' .. ticket .. ' ' .. string.format('%d', limit))
     elseif used + weight > limit then
       break -- the head waits for more room, and nobody overtakes it
     else
@@ -159,7 +166,7 @@ local function settle(asker)
       local lease_end = now + lease
       if ticket ~= asker then
         local next_fence = math.max(fence + 1, seen + 1, now_us)
-        local heard = redis.pcall('PUBLISH', channel, 'grant ' .. ticket .. ' ' .. string.format('%d', next_fence))
+        local heard = push(channel, 'grant ' .. ticket .. ' ' .. string.format('%d', next_fence))
         -- Nobody is listening: dead, or not yet subscribed. It has until its place would have ended to ask for itself.
         if type(heard) ~= 'number' or heard == 0 then lease_end = math.min(lease_end, place_end) end
       end
@@ -171,7 +178,7 @@ local function settle(asker)
     local next_ones = redis.call('ZRANGE', KEYS[2], 0, 9)
     for i = 1, #next_ones do
       local channel = string.match(redis.call('HGET', KEYS[3], next_ones[i]) or '', '^%d+ %d+ %d+ %d+ %d+ (%S+) ')
-      local heard = channel and redis.pcall('PUBLISH', channel, 'again ' .. next_ones[i] .. ' 0')
+      local heard = channel and push(channel, 'again ' .. next_ones[i] .. ' 0')
       if type(heard) == 'number' and heard > 0 then break end
     end
   end

@@ -33,7 +33,7 @@ local function tell(word, number, asker)
   for i = 1, #watchers do
     local ticket, channel = string.match(watchers[i], '^(%S+) (%S+)$')
     if ticket ~= asker then
-      redis.pcall('PUBLISH', channel, string.format('%s %s %d', word, ticket, number))
+      push(channel, string.format('%s %s %d', word, ticket, number))
     end
   end
 end

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockfast.drivers import wire
-from lockfast.drivers.threads import LINGER_S, MAX_LINGERING
+from lockfast.drivers.pool import LINGER_S, MAX_LINGERING
 from lockfast.errors import Unreachable
 from lockfast.sim.lines import Lines, by_sha, by_text
 from lockfast.sim.net import OPEN

@@ -12,7 +12,7 @@ from lockfast.transactions import check_plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockfast.drivers.plain_threads import PlainThreads
+    from lockfast.drivers.plain_threads import Runs
     from lockfast.drivers.threads import Threads
     from lockfast.flows.attempt import Attempt
     from lockfast.flows.plain import Word
@@ -79,7 +79,7 @@ class Transaction:
 Function = Callable[[Transaction], R]
 
 
-def run(driver: Threads, plain: PlainThreads, fn: Function[R], plan: Plan, lock: Callable[[], Locks]) -> Outcome[R]:
+def run(driver: Threads, plain: Runs, fn: Function[R], plan: Plan, lock: Callable[[], Locks]) -> Outcome[R]:
     """Run a transaction to its end. lock: makes what it takes when it escalates."""
     check_plain(fn)
     mark = driver.new_ticket()
