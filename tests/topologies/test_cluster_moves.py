@@ -198,14 +198,17 @@ def test_storm_on_a_slot_that_wanders_leaves_a_clean_history(
     slot = cluster.slot_of(name)
     aside = make_side("asyncio")
     clients = [one.client(cluster.url) for one in (side, side, aside, aside)]
-    moves, most = 4, 400
+    least_moves, most_moves, least_sections = 3, 50, 60
+    done: list[int] = []
     over = threading.Event()
 
     def wander() -> None:
         try:
-            for _ in range(moves):
+            for moves in range(most_moves):
+                if moves >= least_moves and len(done) >= least_sections:
+                    return
                 cluster.move(slot, elsewhere(cluster, slot), pause_s=0.01)
-                over.wait(0.05)
+                over.wait(0.1)
         finally:
             over.set()
 
@@ -213,9 +216,7 @@ def test_storm_on_a_slot_that_wanders_leaves_a_clean_history(
         recorder.quiet()
 
         def work(client: Lockfast) -> None:
-            for _ in range(most):
-                if over.is_set():
-                    return
+            while not over.is_set():
                 ticket = recorder.asked(name, lease=20)
                 grant = client.lock(name, lease=20, wait=60).acquire()
                 recorder.granted(ticket, grant)
@@ -223,6 +224,7 @@ def test_storm_on_a_slot_that_wanders_leaves_a_clean_history(
                 recorder.leaving(ticket)
                 grant.release()
                 recorder.left(ticket)
+                done.append(1)
 
         wandering = side.spawn(wander)
         running = [side.spawn(work, client) for client in clients]
