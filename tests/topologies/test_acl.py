@@ -218,8 +218,9 @@ def test_server_that_offers_only_what_is_needed_takes_turns_by_polling(
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [("DELUSER", "app"), ("SETUSER", "app", "-@all")], ids=" ".join)
 def test_holder_whose_account_is_taken_away_loses_its_hold_in_time(
-    side: Side, server: Server, name: str, change: tuple[str, ...]
+    side: Side, valkey_server: Server, name: str, change: tuple[str, ...]
 ) -> None:
+    server = valkey_server
     url = account(server, *RULE)
     with side.client(url) as lf, side.client(url) as other, side.client(server.url) as stranger:
         grant = lf.lock(name, lease=1.0).acquire()
