@@ -28,6 +28,18 @@ def everything(side: Side, lf: Lockfast, other: Lockfast, stem: str) -> None:
     name = f"{stem}-lock"
     hand_over(side, lf.lock(name), other.lock(name), lf, name)
     hand_over(side, lf.lock(name, detect=True), other.lock(name), lf, name)
+    name = f"{stem}-queue"  # a second waiter asks where it stands; a first one may have its turn before it asks again
+    held = lf.lock(name).acquire()
+    queue = []
+    for place in (1, 2):
+        queue.append(side.spawn(other.lock(name).acquire, wait=WAIT_S))
+        wait_until(
+            lambda: queue[-1].done or len(lf.inspect(name).waiters) == place,  # noqa: B023 - called in this round
+            what="queued",
+        )
+    held.release()
+    for one in queue:
+        one.result().release()
     name = f"{stem}-rlock"
     hand_over(side, lf.rlock(name), other.rlock(name), lf, name)
     name = f"{stem}-rwlock"

@@ -218,19 +218,22 @@ def test_server_that_offers_only_what_is_needed_takes_turns_by_polling(
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [("DELUSER", "app"), ("SETUSER", "app", "-@all")], ids=" ".join)
 def test_holder_whose_account_is_taken_away_loses_its_hold_in_time(
-    side: Side, server: Server, name: str, change: tuple[str, ...]
+    side: Side, valkey_server: Server, name: str, change: tuple[str, ...]
 ) -> None:
+    server = valkey_server
     url = account(server, *RULE)
     with side.client(url) as lf, side.client(url) as other, side.client(server.url) as stranger:
-        grant = lf.lock(name, lease=0.6).acquire()
-        waiting = side.spawn(other.lock(name).acquire, wait=20)
+        grant = lf.lock(name, lease=1.0).acquire()
+        waiting = side.spawn(other.lock(name, lease=1.0).acquire, wait=20)
         wait_until(lambda: stranger.inspect(name).waiters, what="queued")
         server.command("ACL", *change)
         assert grant.wait_lost(5)
-        assert stranger.lock(name).try_acquire() is None or now() >= grant.deadline
         with pytest.raises(LeaseLost, match=r"WRONGPASS|NOPERM|permission|refuses"):
             grant.check()
+        # Before anybody else asks: whose call lets a waiter in has the rights for it, and the push reaches it still.
         assert isinstance(waiting.error(), Refused)
+        # The waiter could not leave the queue, so its turn may come once more: for a lease of its own at most.
+        stranger.lock(name).acquire(wait=20).release()
         with pytest.raises(Refused):
             lf.lock(name, "another").acquire(wait=30)
 
