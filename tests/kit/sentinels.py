@@ -38,7 +38,18 @@ class Sentinel:
 
     def __init__(self, kind: Kind, master_port: int, down_after_ms: int = DOWN_AFTER_MS) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="lockfast-test-"))
-        self.port = free_port()
+        self._kind: Kind = kind
+        self._master_port, self._down_after_ms = master_port, down_after_ms
+        for _ in range(20):  # another process may take the free port between our look and the sentinel's bind
+            self.port = free_port()
+            self.process = self._start()
+            wait_until(lambda: self.process.poll() is not None or self.answers(), what="sentinel start")
+            if self.process.poll() is None:
+                return
+            _guard.forget(self.process.pid)
+        raise RuntimeError(f"the sentinel did not start: {self.directory / 'log'}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
         config = self.directory / "sentinel.conf"
         lines = [
             f"port {self.port}",
@@ -46,23 +57,24 @@ class Sentinel:
             "protected-mode no",
             f"dir {self.directory}",
             f"logfile {self.directory / 'log'}",
-            f"sentinel monitor {SERVICE} 127.0.0.1 {master_port} 2",
-            f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}",
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self._master_port} 2",
+            f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 1000",
             f"sentinel auth-user {SERVICE} watcher",
             f"sentinel auth-pass {SERVICE} watching",
         ]
         config.write_text("\n".join(lines) + "\n")
-        program = server_binary(kind)
-        assert program, f"no {kind} server is installed"
-        self.process = subprocess.Popen(
+        program = server_binary(self._kind)
+        assert program, f"no {self._kind} server is installed"
+        process = subprocess.Popen(
             [program, str(config), "--sentinel"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        _guard.watch(self.process.pid)
+        _guard.watch(process.pid)
+        return process
 
     def command(self, *arguments: Argument) -> Any:
         """One command on its own connection."""
@@ -71,7 +83,7 @@ class Sentinel:
 
     def answers(self) -> bool:
         try:
-            return bool(self.command("PING") == "PONG")
+            return int(self.command("INFO", "server").split(b"process_id:")[1].split()[0]) == self.process.pid
         except (OSError, ServerError):
             return False
 
@@ -124,7 +136,6 @@ class Sentinels:
         # The third is slow to notice. So it only votes, and an election is not split three ways, which costs seconds.
         self.sentinels = [Sentinel(self._kind, first.port, after) for after in (DOWN_AFTER_MS, DOWN_AFTER_MS, 5000)]
         for sentinel in self.sentinels:
-            wait_until(sentinel.answers, what="sentinel start")
             sentinel.command("SENTINEL", "DEBUG", *QUICKLY)
         self.wait_whole()
         return self

@@ -205,7 +205,8 @@ class Connection:
     def wake(self) -> None:
         """End a read that another thread is blocked in."""
         try:
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # that of TLS would leave the reader without its key
+            # That of TLS would leave the reader without its key.
+            socket.socket.shutdown(getattr(self.sock, "raw", self.sock), socket.SHUT_RDWR)
         except OSError:
             pass
 

@@ -20,7 +20,7 @@ class Duplex:
     def __init__(self, sock: ssl.SSLSocket) -> None:
         import ssl
 
-        self._sock = sock
+        self.raw = sock
         self._turn = threading.Lock()
         self._wants: tuple[Any, ...] = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._timeout_s = 0.0
@@ -35,7 +35,7 @@ class Duplex:
         while True:
             with self._turn:
                 try:
-                    return self._sock.recv(size)
+                    return self.raw.recv(size)
                 except self._wants:
                     pass
             if not self._wait(select.POLLIN, ends_at):
@@ -46,18 +46,15 @@ class Duplex:
         with self._turn:
             while data:
                 try:
-                    data = data[self._sock.send(data) :]
+                    data = data[self.raw.send(data) :]
                 except self._wants:
                     if not self._wait(select.POLLOUT, ends_at):
                         raise TimeoutError("the server reads nothing") from None
 
     def _wait(self, event: int, ends_at: float) -> bool:
         poll = select.poll()
-        poll.register(self._sock, event)
+        poll.register(self.raw, event)
         return bool(poll.poll(max(ends_at - now(), 0.0) * 1000))
 
-    def shutdown(self, how: int) -> None:
-        self._sock.shutdown(how)
-
     def close(self) -> None:
-        self._sock.close()
+        self.raw.close()
