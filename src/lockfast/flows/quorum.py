@@ -105,7 +105,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 return held
             moment = env.now()
             fleet.check(ask.lease_ms + ask.grace_ms)
-            if len([place for place in ready if _stands(votes.replies[place])]) < fleet.majority:
+            if len([place for place in ready if _stands(votes.replies[place], place, moment, fleet)]) < fleet.majority:
                 yield from _give_up(votes, everywhere, env)
                 yield from patience.try_again(votes)
                 continue
@@ -126,9 +126,9 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             yield Sleep(max(0.0, min(pause_s * (0.5 + env.jitter()), patience.ends_at - env.now())))
 
 
-def _stands(reply: Any) -> bool:
-    """Whether a server said yes or no to the vote, rather than nothing."""
-    return type(reply) is int
+def _stands(reply: Any, place: int, moment: float, fleet: Fleet) -> bool:
+    """Whether a server said yes or no to the vote, rather than nothing; and is counted."""
+    return type(reply) is int and fleet.is_counted(place, moment)
 
 
 class _Patience:

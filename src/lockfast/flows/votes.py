@@ -11,7 +11,7 @@ from lockfast.flows.effects import Call
 from lockfast.flows.scripts import VOTE, Bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Env
