@@ -109,7 +109,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 yield from _give_up(votes, everywhere, env)
                 yield from patience.try_again(votes)
                 continue
-            yield from _give_up(votes, [place for place in everywhere if place != door or not wait_s], env)
+            yield from _give_up(votes, [place for place in everywhere if place != door or wait_s == 0], env)
         patience.heard(moment)
         fleet.note_contention(name, moment)
         if moment >= patience.ends_at:

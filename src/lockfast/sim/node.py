@@ -14,6 +14,7 @@ from lockfast.sim.watching import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockfast.check.history import Event
     from lockfast.flows.effects import Call
     from lockfast.sim.client import Client
     from lockfast.sim.clocks import Clock
@@ -40,6 +41,7 @@ class Node:
         self.server = Server(lambda: clock.wall_us(world.now))
         self.server.begin(f"{name}.1")
         self.record: Callable[..., None] = world.record  # where it is written down what happens to names here
+        self.history: list[Event] = []  # if it is written down here alone
         self.watch = Watch(self)
         self._lives = 1
         self._frozen_until = 0.0

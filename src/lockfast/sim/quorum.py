@@ -110,6 +110,7 @@ class Quorum:
         self._lanes: list[Lane] = []
         self._greeted_at = [-inf] * len(fleet.nodes)  # when a connection to it was last greeted
         self._is_looking = False
+        self.known: list[set[str]] = [set() for _ in fleet.nodes]  # scripts that each server has
         self.hubs = [
             Hub(client, lambda by, place=place: self._connect(place, by), node.env)  # type: ignore[misc]
             for place, node in enumerate(fleet.nodes)
@@ -165,6 +166,8 @@ class Quorum:
         replies = [answer.result() for answer in answers]
         told = read_greeting(self._prefix, replies, lambda reply: _refusal(reply, connection.where))
         heard = client.now()
+        if told.run_id != fleet.nodes[place].run_id:
+            self.known[place].clear()
         fleet.introduce(place, told, sent, heard)
         client.env.connected = True
         self._greeted_at[place] = heard
@@ -256,6 +259,8 @@ class Quorum:
             self._client.alarm(self._client.shown() + PROBE_S, False, self._look_again)
 
     def _look_again(self) -> None:
+        for lane in self._free:
+            lane.read()
         moment = self._client.shown()
         for place in self._fleet.to_probe(moment):
             member = self._fleet.nodes[place]
@@ -293,15 +298,18 @@ class _Asked:
         for number, (place, call) in enumerate(requests):
             by_place.setdefault(place, []).append((number, call))
         for place, calls in by_place.items():
-            self._write(place, calls, by_text=False)
+            self._write(place, calls)
 
-    def _write(self, place: int, calls: list[tuple[int, Call]], by_text: bool) -> None:
+    def _write(self, place: int, calls: list[tuple[int, Call]]) -> None:
         line = self._lane.lines[place]
         answers: list[Pending] = []
+        known = self._quorum.known[place]
         if line is not None:
             self._quorum.asks(place)
             try:
-                answers = line.connection.send([_request(call, by_text) for _, call in calls])
+                # With its text at first: nobody may be there to hear that a `leave` was not understood.
+                requests = [by_sha(call) if call.bound.script.name in known else by_text(call) for _, call in calls]
+                answers = line.connection.send(requests)
             except Unreachable:
                 self._lane.lines[place] = line = None
         if line is None:
@@ -321,22 +329,21 @@ class _Asked:
                 self._lane.lines[place] = None
             told = self._quorum.heard(place, reply)
             if wire.is_noscript(reply):
+                self._quorum.known[place].discard(call.bound.script.name)
                 # What was asked for may have been taken back meanwhile, by a `leave` that this would go behind.
                 is_last = not self.is_over or call.bound.script is LEAVE
                 if is_last and self._lane.lines[place] is line:
-                    self._write(place, [(number, call)], by_text=True)
+                    self._write(place, [(number, call)])
                     return
                 told = Unreachable(f"{line.connection.where} did not know the script", sent=False)
+            elif answer.error is None:
+                self._quorum.known[place].add(call.bound.script.name)
             self._hear(number, told)
 
         if answer.done:
             hear()
         else:
             answer.then = lambda: self._lane.arrived(hear)
-
-
-def _request(call: Call, as_text: bool) -> Any:
-    return by_text(call) if as_text else by_sha(call)
 
 
 def _refusal(reply: Any, where: str) -> LockfastError | None:

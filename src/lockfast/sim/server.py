@@ -108,10 +108,10 @@ class Server:
         self.store.clear()
         self._scripts.clear()
 
-    def begin(self, run_id: str) -> None:
-        """The process starts: another one than before."""
+    def begin(self, run_id: str, up_s: float = 0.0) -> None:
+        """The process starts: another one than before. up_s: it did so a while ago."""
         self.run_id = run_id
-        self._started_us = self._time_us()
+        self._started_us = self._time_us() - round(up_s * 1_000_000)
 
     def copy_data(self) -> Snapshot:
         """The data as of now, for a restart with memory or for a replica. Scripts are not in it."""
