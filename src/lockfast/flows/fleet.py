@@ -74,7 +74,7 @@ class Fleet:
         self.majority = len(nodes) // 2 + 1
         self.node_timeout_s = node_timeout_s
         self.max_lease_s = DEFAULT_MAX_LEASE_S if max_lease_s is None else max_lease_s
-        self.rounds = 0  # how often votes were asked for
+        self.rounds = 0  # how often a majority was asked for votes
         self.grants = 0  # and how often that came to a hold
         self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
         self._is_agreed = False  # whether a server has told what it is

@@ -75,10 +75,12 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
         fleet.check(ask.lease_ms + ask.grace_ms)
         moment = env.now()
         ready = fleet.ready(moment)
-        if door not in ready:
+        best = fleet.door(name, ready)
+        # Who is the head of another queue than most others wait in has tried, before it goes over to theirs.
+        if door != best and (door not in ready or votes.deadlines[door] <= moment or tries > 1):
             if door >= 0:
                 yield from _give_up(votes, [door], env)
-            door = fleet.door(name, ready)
+            door, tries = best, 0
         at_head = votes.deadlines[door] > moment
         queues = wait_s != 0 and not at_head
         if queues and (votes.positions[door] or fleet.is_contended(name, moment)):
@@ -183,8 +185,8 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
     # Servers that are slow today must not be given up on for ever.
     by = sent + min(fleet.node_timeout_s * 2**failures, env.attempt_s)
     proposal = fleet.proposal(env.seen.get(ask.name.shown, 0), sent)
-    fleet.rounds += 1
     majority = fleet.majority
+    fleet.rounds += len(places) >= majority  # a place at the door is one request
     asked = Round(votes, places, sent, ask.lease_ms)
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:

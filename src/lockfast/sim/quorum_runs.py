@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockfast import check
+from lockfast.check.endings import PLACE_S
 from lockfast.check.history import Event
 from lockfast.check.verdicts import OK, unknown, violated
 from lockfast.sim.clocks import Clock
@@ -48,16 +49,14 @@ def fences_grow(history: History) -> Verdict:
 def no_orphan(world: World, plan: Plan, slack_s: float) -> Verdict:
     """Whether every server forgot in time the votes of whoever failed, left or crashed.
 
-    A vote whose `leave` was lost ends with its lease. Where nothing can be lost, it is taken back.
+    A place in a queue whose `leave` was lost ends by itself, a vote with its lease. Where nothing can be lost, both are
+    taken back.
     """
     gone: dict[tuple[str, str], Event] = {}
-    leases: dict[tuple[str, str], float] = {}
     crashes: dict[str, Event] = {}
     for event in world.history:
         key = (event.name, event.ticket)
-        if event.what == "asked":
-            leases[key] = event.lease
-        elif event.what in ("failed", "left"):
+        if event.what in ("failed", "left"):
             gone.setdefault(key, event)
         elif event.what == "crashed":
             crashes[event.client] = event
@@ -72,7 +71,7 @@ def no_orphan(world: World, plan: Plan, slack_s: float) -> Verdict:
                 ended = gone.get((name, ticket)) or crashes.get(tenure.event.client)
                 if ended is None:
                     continue
-                allowed_s = slack_s + (max(leases[name, ticket], plan.options.max_lease_s) if lossy else 0.0)
+                allowed_s = slack_s + (PLACE_S + plan.options.max_lease_s if lossy else 0.0)
                 end = min(tenure.end, world.now)
                 if end > ended.at + allowed_s:
                     why = f"{name}: {ticket} {ended.what} at {ended.at:.6f}, {node.name} kept its vote until {end:.6f}"
