@@ -4,6 +4,7 @@ A lane is one connection to each server. With threads whoever runs a flow is alo
 when nobody reads it are heard when it is used next; tasks of a loop share one lane, and hear at once. New connections
 are greeted before they are used, side by side. A server that does not answer is looked at again in the background; a
 connection that was silent while another one was answered is let go, but stays open so that what was written still runs.
+A `leave` for which there is no connection is the first that is written to the next one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lockfast.sim.hub import Hub
 from lockfast.sim.lines import by_sha, by_text
 from lockfast.sim.net import ENDED, OPEN, Connection
 from lockfast.sim.tasks import Cancelled, Pending, Task, until
+from lockfast.specs import PLACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +67,7 @@ class Lane:
     def __init__(self, count: int, reads_always: bool) -> None:
         self.lines: list[Line | None] = [None] * count
         self.opening = [False] * count
+        self.leaves: list[list[tuple[float, Call]]] = [[] for _ in range(count)]  # for want of a connection
         self._reads_always = reads_always
         self._readers: dict[Pending, None] = {}
         self._unread: list[Callable[[], None]] = []
@@ -175,12 +178,20 @@ class Quorum:
 
     def _open(self, lane: Lane, place: int) -> Steps[None]:
         try:
-            connection = yield from self._greeted(place)
-            lane.lines[place] = Line(connection)
+            self._begin(lane, place, (yield from self._greeted(place)))
         except LockfastError as failure:
             self._fleet.nodes[place].fell_silent(str(failure))
         lane.opening[place] = False
         lane.wake()
+
+    def _begin(self, lane: Lane, place: int, connection: Connection) -> None:
+        """A connection can be used. What could not be taken back for want of one is taken back first."""
+        lane.lines[place] = Line(connection)
+        leaves, lane.leaves[place] = lane.leaves[place], []
+        latest = self._client.shown() - self._fleet.max_lease_s - PLACE_S
+        _Asked(self, lane, lambda _number, _reply: None).write(
+            [(place, call) for since, call in leaves if since > latest]
+        )
 
     def _tidy(self, lane: Lane, place: int) -> None:
         """Let go of what is of no use any more; see to it that there is a connection soon."""
@@ -213,7 +224,7 @@ class Quorum:
             if not effect.behind:
                 raise
             struck = cancelled
-        asked = _Asked(self, lane, effect)
+        asked = _Asked(self, lane, effect.hear)
         asked.write(effect.make(lane.lines))
         if struck is not None:
             raise struck
@@ -274,7 +285,7 @@ class Quorum:
             connection = yield from self._greeted(place)
             lane = self._lanes[0] if self._is_shared and self._lanes else None
             if lane is not None and lane.lines[place] is None and not lane.opening[place]:
-                lane.lines[place] = Line(connection)
+                self._begin(lane, place, connection)
                 lane.wake()
             else:
                 connection.close()
@@ -286,10 +297,10 @@ class Quorum:
 class _Asked:
     """The requests of one scatter."""
 
-    def __init__(self, quorum: Quorum, lane: Lane, effect: Scatter) -> None:
+    def __init__(self, quorum: Quorum, lane: Lane, hear: Callable[[int, Any], None]) -> None:
         self._quorum = quorum
         self._lane = lane
-        self._hear = effect.hear
+        self._hear = hear
         self.is_over = False
 
     def write(self, requests: list[tuple[int, Call]]) -> None:
@@ -313,8 +324,11 @@ class _Asked:
             except Unreachable:
                 self._lane.lines[place] = line = None
         if line is None:
-            for number, _ in calls:
-                self._hear(number, Unreachable("not connected", sent=False))
+            for number, call in calls:
+                is_leave = call.bound.script is LEAVE
+                if is_leave:
+                    self._lane.leaves[place].append((self._quorum.moment(), call))
+                self._hear(number, Unreachable("not connected", sent=is_leave))
             return
         for (number, call), answer in zip(calls, answers, strict=True):
             line.sent.append(self._quorum.moment())
