@@ -92,6 +92,7 @@ class _Run:
             self.nodes = [quorum_runs.add_server(self.world, server) for server in plan.servers]
         else:
             self.nodes = [self.world.add_server(SERVER, Clock(plan.server_skew_s, plan.server_rate))]
+        self.node = self.nodes[0]
         self.resource = Resource(self.world)
         self.callers: list[Task] = []
         self.away = 0  # clients that died and will be back
