@@ -7,14 +7,17 @@ and without their memory, freeze and are cut off from single clients.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lockfast import check, names
 from lockfast.flows import asks
+from lockfast.sim import runs, several
 from lockfast.sim.batch import run_many
 from lockfast.sim.client import PREFIX
+from lockfast.sim.driving import Work
 from lockfast.sim.holding import hold
 from lockfast.sim.quorum_runs import add_server
 from lockfast.sim.quorum_swarm import FORGETTING, KINDS
@@ -22,14 +25,19 @@ from lockfast.sim.runs import play, run_seed
 from lockfast.sim.shrink import shrink
 from lockfast.sim.swarm import ServerPlan, plan
 from lockfast.sim.world import World
+from sim import playing
 from sim.planted import Planted, planted
 from sim.quorum_planted import ALL
+from sim.test_primitives import Downgrades
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from lockfast.sim.client import Client
+    from lockfast.sim.holding import Section
+    from lockfast.sim.node import Node
     from lockfast.sim.runs import Result
+    from lockfast.sim.swarm import Visit
 
 SEEDS = 500  # for each number of servers
 FOUND_WITHIN = 100  # seeds
@@ -160,3 +168,123 @@ def test_of_32_contenders_all_are_served_alike_with_little_more_than_one_round_p
 
 def test_one_that_is_alone_needs_one_round_per_grant() -> None:
     assert Crowd(1, servers=5, length_s=0.2).rounds_per_grant() < 1.1
+
+
+# Other callers.
+
+
+class TakesTwo(runs._Caller):
+    """Wants both names, one after the other or with luck at once."""
+
+    def turn(self, client: Client, visit: Visit, number: int) -> Generator[Any, Any, Any]:
+        both = [self._ask(replace(visit, name=name, weight=1)) for name in ("n1", "n2")]
+
+        def body(sections: list[Section]) -> Generator[Any, Any, None]:
+            for held in [section.hold for section in sections if section.hold.held()]:
+                self._run.resource.write(client, held.ask.name.shown, held.ticket, held.fence)
+            try:
+                yield Work(visit.work_s)
+            finally:
+                for held in [section.hold for section in sections if section.hold.held()]:
+                    about = {"name": held.ask.name.shown, "ticket": held.ticket, "fence": held.fence}
+                    client.world.record("leaving", client=client.name, **about)
+
+        return several.hold_all(client, both, visit.wait_s, body)
+
+
+@pytest.mark.slow
+def test_a_writer_that_becomes_a_reader_breaks_no_promise_by_majority() -> None:
+    results, found = playing.play(Downgrades, {"servers": 3, "limit": 2}, range(60))
+    assert not found, found
+    assert any(event.note == "downgrade" for result in results for event in result.history)
+
+
+@pytest.mark.slow
+def test_several_names_at_once_break_no_promise_by_majority() -> None:
+    results, found = playing.play(TakesTwo, {"servers": 3, "limit": 1}, range(60))
+    assert not found, found
+    assert playing.counts(results)["granted"] > 5 * len(results)
+
+
+# Servers that are silent, or new.
+
+
+def world_of(count: int, up_s: float = 3600.0) -> tuple[World, list[Node], Client]:
+    world = World(3)
+    nodes = [add_server(world, ServerPlan(f"s{i}", False, 0.0, 1.0, up_s)) for i in range(1, count + 1)]
+    client = world.add_client("a", nodes, style="threads")
+    client.join_quorum(node_timeout_s=0.1, max_lease_s=10.0)
+    return world, nodes, client
+
+
+def times(client: Client, count: int) -> list[float]:
+    """How long each of some acquires took, one after the other."""
+    ask = asks.lock(names.make(PREFIX, ("n1",)), 5.0)
+    began: list[float] = []
+    took: list[float] = []
+
+    def body(client: Client) -> Generator[Any, Any, None]:
+        for _ in range(count):
+            began.append(client.world.now)
+            assert (yield from hold(client, ask, None, note))
+
+    def note(_section: Section) -> Generator[Any, Any, None]:
+        took.append(client.world.now - began[-1])
+        yield Work(0.001)
+
+    task = client.start(body)
+    client.world.run(client.world.now + 60.0)
+    task.result()
+    return took
+
+
+@pytest.mark.parametrize("hung", [["s1"], ["s1", "s2"], ["s4", "s5"], ["s2", "s3"]])
+def test_a_hung_minority_costs_its_time_out_once_and_then_nothing(hung: list[str]) -> None:
+    _, nodes, client = world_of(5)
+    times(client, 3)
+    for node in nodes:
+        if node.name in hung:
+            node.freeze(1000.0)
+    took = times(client, 50)
+    assert max(took) < 0.25
+    assert sum(length > 0.01 for length in took) <= 1
+    assert sorted(took)[-2] < 0.01
+
+
+def test_a_server_that_was_hung_is_asked_again_soon_after_it_answers() -> None:
+    world, nodes, client = world_of(3)
+    times(client, 1)
+    nodes[0].freeze(5.0)
+    times(client, 3)
+    fleet = client.env.fleet
+    assert fleet is not None
+    assert world.now > 5.0
+    assert fleet.ready(client.now()) == [0, 1, 2]
+
+
+def test_servers_that_have_all_just_started_make_who_asks_wait_for_the_longest_lease() -> None:
+    _, _, client = world_of(3, up_s=0.0)
+    (took,) = times(client, 1)
+    assert 10.0 < took < 11.5, "max_lease, and the second by which an uptime may be wrong"
+
+
+def test_a_server_that_restarts_empty_is_not_counted_until_the_longest_lease_has_passed() -> None:
+    world, nodes, client = world_of(3)
+    times(client, 1)
+    nodes[1].restart(memory=False)
+    began = world.now
+    nodes[2].crash()
+    (took,) = times(client, 1)
+    assert world.now - began > 10.0
+    assert 10.0 < took < 12.5
+
+
+def test_a_server_that_keeps_its_memory_counts_when_it_is_back() -> None:
+    _, nodes, client = world_of(3)
+    for node in nodes:
+        node.server.keeps = True
+    times(client, 1)
+    nodes[1].restart()
+    nodes[2].crash()
+    (took,) = times(client, 1)
+    assert took < 1.5
