@@ -62,7 +62,10 @@ def no_orphan(world: World, plan: Plan, slack_s: float) -> Verdict:
             crashes[event.client] = event
     if any(event.what == "server_clock_jumped" for event in world.history):
         return unknown("server_clock_jumped")
-    lossy = bool(crashes) or not {fault.kind for fault in plan.faults} <= HARMLESS
+    options = plan.options
+    # Connections on which an answer takes longer than clients wait are given up.
+    hasty = 2 * (options.latency_s + options.spread_s) > min(options.node_timeout_s, options.timeout_s / 2)
+    lossy = hasty or bool(crashes) or not {fault.kind for fault in plan.faults} <= HARMLESS
     for node in world.servers.values():
         reading = check.read([*node.history, Event(world.now, "end", "", "")])
         for name, named in reading.names.items():
@@ -71,7 +74,7 @@ def no_orphan(world: World, plan: Plan, slack_s: float) -> Verdict:
                 ended = gone.get((name, ticket)) or crashes.get(tenure.event.client)
                 if ended is None:
                     continue
-                allowed_s = slack_s + (PLACE_S + plan.options.max_lease_s if lossy else 0.0)
+                allowed_s = slack_s + (PLACE_S + options.max_lease_s if lossy else 0.0)
                 end = min(tenure.end, world.now)
                 if end > ended.at + allowed_s:
                     why = f"{name}: {ticket} {ended.what} at {ended.at:.6f}, {node.name} kept its vote until {end:.6f}"
