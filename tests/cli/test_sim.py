@@ -19,11 +19,13 @@ import lockfast
 from lockfast.cli import progress, sim
 from lockfast.cli.talk import Failure
 from sim.planted import ALL, planted
+from sim.quorum_planted import ALL as OF_QUORUMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BLIND = next(bug for bug in ALL if bug.name == "blind release")
+MINORITY = next(bug for bug in OF_QUORUMS if bug.name == "a minority is enough")
 WHOLE = """
 import argparse, sys
 from lockfast.cli import sim
@@ -118,6 +120,32 @@ def test_a_run_that_breaks_is_a_find_too(read: Callable[[], tuple[str, str]], mo
     assert "… and 2 more\n12 seeds" in out
 
 
+def test_worlds_of_several_servers_are_run_and_replayed(read: Callable[[], tuple[str, str]]) -> None:
+    assert sim.main(parse("--seeds", "3", "--servers", "3")) == 0
+    assert re.fullmatch(r"3 seeds, \d+ script runs, \d+\.\d s: none failed\n", read()[0])
+    assert sim.main(parse("--seed", "4", "--servers", "5")) == 0
+    out, _ = read()
+    assert "  servers = 5\n" in out
+    assert "server s5: " in out
+    assert "asks for a vote for 'n" in out
+    assert sim.main(parse("--seed", "4", "--servers", "5")) == 0
+    assert read()[0] == out
+
+
+def test_a_find_among_several_servers_is_replayed_and_made_short(read: Callable[[], tuple[str, str]]) -> None:
+    with planted(MINORITY):
+        assert sim.main(parse("--seeds", "60", "--servers", "3")) == sim.FAILED
+        out, err = read()
+        seed = re.search(r"^seed (\d+): exclusion", out, re.MULTILINE)
+        assert seed is not None
+        assert re.search(r"hint: replay it with `lockfast sim --seed \d+ --servers 3`\n$", err)
+        assert sim.main(parse("--seed", seed[1], "--servers", "3", "--json")) == sim.FAILED
+    told = json.loads(read()[0])
+    assert "exclusion" in told["failed"]
+    assert len(told["shrunk"]["plan"]) < len(told["plan"])
+    assert set(told["shrunk"]["failed"]) & set(told["failed"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -125,6 +153,7 @@ def test_a_run_that_breaks_is_a_find_too(read: Callable[[], tuple[str, str]], mo
         (["--seeds", "many"], "got 'many'"),
         (["--from", "-1"], "expected one argument|got '-1'"),
         (["--seed", "99999999999999999999"], "from 0 to 9223372036854775807"),
+        (["--servers", "10"], "a whole number from 1 to 9"),
         (["--jobs", "0"], "a whole number from 1 to 256"),
     ],
 )

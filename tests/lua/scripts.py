@@ -24,7 +24,7 @@ LEASE_MS = 30_000
 PLACE_MS = 6_000
 DAY_MS = 86_400_000
 LUA = Path(lockfast.__file__).parent / "lua"
-SCRIPTS = ("admit", "leave", "renew", "resize", "revoke", "inspect", "proclaim", "observe", "latch", "barrier")
+SCRIPTS = ("admit", "vote", "leave", "renew", "resize", "revoke", "inspect", "proclaim", "observe", "latch", "barrier")
 
 
 class Admitted(NamedTuple):
@@ -34,6 +34,15 @@ class Admitted(NamedTuple):
     fence: int
     ms: int
     position: int
+
+
+class Voted(NamedTuple):
+    """What `vote` answers."""
+
+    code: int
+    fence: int
+    ms: int
+    server_us: int
 
 
 class Scripts:
@@ -140,6 +149,22 @@ class Named:
         if isinstance(reply, int):
             return Admitted(1, reply, options.get("lease", LEASE_MS), 0)
         return Admitted(*reply)
+
+    def vote(
+        self, ticket: str, *, weight: int = 1, lease: int = LEASE_MS, proposal: int = 0, owner: str = "host 1"
+    ) -> Voted:
+        reply = self.scripts.call(
+            "vote",
+            self.keys,
+            kind=self.kind,
+            limit=self.limit,
+            weight=weight,
+            lease_ms=lease,
+            owner=owner,
+            proposal=proposal,
+            ticket=ticket,
+        )
+        return Voted(*reply)
 
     def leave(self, ticket: str, *, lease: int = LEASE_MS, unsure: bool = False, note: str = "") -> int:
         found: int = self.scripts.wire.call(*self.leave_request(ticket, lease=lease, unsure=unsure, note=note))

@@ -12,7 +12,7 @@ from lua.scripts import LUA, Named, header_of
 
 INCLUDE = "-- include state.lua"
 WATCHING = ["proclaim", "observe", "latch", "barrier"]  # these have a sixth key, and share watchers.lua
-SCRIPTS = ["admit", "leave", "renew", "resize", "revoke", "inspect", *WATCHING]
+SCRIPTS = ["admit", "vote", "leave", "renew", "resize", "revoke", "inspect", *WATCHING]
 WITHOUT_KEYS = {"TIME", "PUBLISH", "SPUBLISH"}
 
 

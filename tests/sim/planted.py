@@ -241,7 +241,7 @@ def planted(bug: Planted) -> Iterator[None]:
 
 def _swap_scripts(texts: dict[str, str]) -> Any:
     """Let every script have the new texts."""
-    all_scripts = (scripts.ADMIT, scripts.LEAVE, scripts.RENEW, scripts.RESIZE, scripts.GUARD)
+    all_scripts = (scripts.ADMIT, scripts.LEAVE, scripts.RENEW, scripts.RESIZE, scripts.GUARD, scripts.VOTE)
     before = [(script._text, script._sha, script.packed) for script in all_scripts]
     state = texts.get(STATE) or (SOURCE / STATE).read_text()
     for script in all_scripts:

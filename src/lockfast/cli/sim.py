@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FAILED = 1
 MAX_SEED = 2**63 - 1
 MAX_JOBS = 256
+MAX_SERVERS = 9
 SHOWN = 10  # failing seeds that are listed; the count says how many there were
 
 
@@ -28,7 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """What the verb takes."""
     parser.description = (
         "Run the lock, as shipped, in simulated worlds: clients, a server, clocks and a network that fail in\n"
-        "every way that is known. Each seed is one world, always the same. Ends with 1 when a seed breaks a promise."
+        "every way that is known. Each seed is one world, always the same. Ends with 1 when a seed breaks a promise.\n"
+        "With --servers 3 or more, a majority of independent servers decides."
     )
     parser.add_argument("--seeds", type=_number(1, MAX_SEED), default=1000, metavar="N", help="how many seeds (1000)")
     parser.add_argument(
@@ -37,6 +39,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--jobs", type=_number(1, MAX_JOBS), default=1, metavar="N", help="processes at a time (1)")
     parser.add_argument(
         "--seed", type=_number(0, MAX_SEED), metavar="SEED", help="replay this one: its options, and all that happens"
+    )
+    parser.add_argument(
+        "--servers", type=_number(1, MAX_SERVERS), default=1, metavar="N", help="how many servers each world has (1)"
     )
     parser.add_argument("--json", action="store_true", help="for machines")
 
@@ -57,6 +62,10 @@ def main(options: Namespace) -> int:
     return _replay(options) if options.seed is not None else _run(options)
 
 
+def _choices(options: Namespace) -> dict[str, Any] | None:
+    return {"servers": options.servers} if options.servers > 1 else None
+
+
 def _run(options: Namespace) -> int:
     from lockfast.sim.batch import run_many
 
@@ -65,7 +74,7 @@ def _run(options: Namespace) -> int:
     interrupted = False
     progress = Progress(options.seeds, "seeds")
     started = time.monotonic()
-    chunks = run_many(options.first, options.seeds, options.jobs)
+    chunks = run_many(options.first, options.seeds, options.jobs, _choices(options))
     try:
         for chunk in chunks:
             seeds += chunk.seeds
@@ -94,7 +103,8 @@ def _run(options: Namespace) -> int:
     if interrupted:
         say(f"interrupted after {seeds} of {options.seeds} seeds")
     if found:
-        hint(f"replay it with `lockfast sim --seed {found[0].seed}`")
+        several = f" --servers {options.servers}" if options.servers > 1 else ""
+        hint(f"replay it with `lockfast sim --seed {found[0].seed}{several}`")
         return FAILED
     return BY_SIGNAL + 2 if interrupted else 0
 
@@ -103,7 +113,7 @@ def _replay(options: Namespace) -> int:
     from lockfast.sim.runs import play, run_seed
     from lockfast.sim.shrink import shrink
 
-    result = run_seed(options.seed, trace=True)
+    result = run_seed(options.seed, _choices(options), trace=True)
     short: Result | None = None
     if result.failed:
         say(f"seed {options.seed} fails: {', '.join(result.failed)}; looking for a shorter run that does, too")

@@ -34,13 +34,14 @@ local lease_end = now + lease
 if holder == ticket then
   holder_end = math.max(holder_end, lease_end)
   fence = math.max(fence, proposal)
+  local own_fence, own_end = fence, holder_end -- those of the name may be others' when there is room for them
   if weight < (used > 0 and used or limit) then
     share_holder(weight)
-    settle('') -- there is room for others now
+    settle('')
   end
   save()
-  local wanted = tonumber(redis.call('HGET', KEYS[3], '!wanted') or 0) >= fence
-  return {wanted and 2 or 1, fence, holder_end - now, now_us}
+  local wanted = tonumber(redis.call('HGET', KEYS[3], '!wanted') or 0) >= own_fence
+  return {wanted and 2 or 1, own_fence, own_end - now, now_us}
 end
 local entry = used > 0 and redis.call('ZSCORE', KEYS[4], ticket) and redis.call('HGET', KEYS[3], ticket)
 if entry then

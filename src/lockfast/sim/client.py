@@ -16,6 +16,7 @@ from lockfast.names import channel
 from lockfast.sim.clocks import EPOCH_S
 from lockfast.sim.driving import Runner
 from lockfast.sim.keeper import Keeper
+from lockfast.sim.quorum import Quorum, make_fleet
 from lockfast.sim.tasks import TICK_S, PowerOff, Task
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Client:
         self.dead = False
         self.on_crash: Callable[[], None] | None = None
         self.in_any_order = False  # whether chance decides what comes first after a pause
-        self.cut_up = self.cut_down = False
+        self._cuts: set[tuple[str, Node | None]] = set()  # which direction, and to which server: None for all
         self.connections: dict[Connection, None] = {}
         self.stuck: dict[Connection, None] = {}
         self.tasks: dict[Task, None] = {}
@@ -72,6 +73,11 @@ class Client:
         self.era = Era(self.now)
         self.runner = Runner(self)
         self.keeper = Keeper(self)
+
+    def join_quorum(self, node_timeout_s: float, max_lease_s: float) -> None:
+        """From now on a majority of its servers decides who holds a name."""
+        self.env.fleet = make_fleet(self, node_timeout_s, max_lease_s)
+        self.runner.quorum = Quorum(self, self.env.fleet, PREFIX)
 
     # Clocks.
 
@@ -202,19 +208,25 @@ class Client:
         if self.on_crash is not None:
             self.on_crash()
 
-    def cut(self, to: str = "both") -> None:
-        """Let nothing through, in one direction or both; what is sent waits for `heal`."""
-        self.world.say(self.name, {"server": "its requests no longer get through", "client": "no longer hears anything"}
-                       .get(to, "is cut off"))  # fmt: skip
-        self.cut_up = self.cut_up or to in ("server", "both")
-        self.cut_down = self.cut_down or to in ("client", "both")
+    def cut(self, to: str = "both", node: Node | None = None) -> None:
+        """Let nothing through, in one direction or both; what is sent waits for `heal`. node: only this one's."""
+        words = {"server": "its requests no longer get through", "client": "no longer hears anything"}
+        where = "" if node is None else f" ({node.name})"
+        self.world.say(self.name, words.get(to, "is cut off") + where)
+        self._cuts.update((way, node) for way in ("server", "client") if to in (way, "both"))
 
-    def heal(self) -> None:
-        """Let everything through again."""
-        if not self.cut_up and not self.cut_down:
+    def is_cut(self, to: str, node: Node) -> bool:
+        """Whether nothing gets through in this direction."""
+        cuts = self._cuts
+        return bool(cuts) and ((to, None) in cuts or (to, node) in cuts)
+
+    def heal(self, node: Node | None = None) -> None:
+        """Let everything through again. node: to and from there, if it was cut off from this one alone."""
+        healed = {cut for cut in self._cuts if node is None or cut[1] is node}
+        if not healed:
             return
-        self.world.say(self.name, "is connected again")
-        self.cut_up = self.cut_down = False
+        self._cuts -= healed
+        self.world.say(self.name, "is connected again" + ("" if node is None else f" ({node.name})"))
         stuck, self.stuck = self.stuck, {}
         for connection in stuck:
             connection.go_on()

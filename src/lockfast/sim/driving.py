@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast.drivers import wire
 from lockfast.errors import LockfastError, Unreachable
 from lockfast.flows import admission, ending
-from lockfast.flows.effects import Call, CallMany, Command, Listen, Sleep, Wait
+from lockfast.flows import quorum as by_majority
+from lockfast.flows.effects import Call, CallMany, Command, Listen, Scatter, Sleep, Wait
 from lockfast.flows.plain import Do, Everywhere, Pipeline, gone, is_clean
 from lockfast.sim.hub import Hub
 from lockfast.sim.lines import by_sha, by_text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from lockfast.grants import Hold
     from lockfast.sim.client import Client
     from lockfast.sim.net import Connection
+    from lockfast.sim.quorum import Quorum
     from lockfast.sim.tasks import Steps
 
 R = TypeVar("R")
@@ -83,7 +85,7 @@ class Frame:
     def __init__(self, of: Frame | None = None) -> None:
         """of: the flow that this one is a part of, whose own connections it may use."""
         self.cancelled = False
-        self.lane: Any = None  # for `shared`: where the last request went out
+        self.lane: Any = None  # for `shared`: where the last request went out; for a quorum: the lane of the flow
         self.unanswered: list[Connection] = []  # for `pooled`: where requests went out without an answer
         self.private: dict[int, Connection] = {} if of is None else of.private  # by server
         self.ends_private = of is None
@@ -97,13 +99,16 @@ class Runner:
             raise ValueError(f"style is one of {', '.join(STYLES)}, got {client.style!r}")
         self.client = client
         self.lines = [STYLES[client.style](client, node) for node in client.servers]
-        self.hub = Hub(client, self.lines[0].connect)
+        self.hub = Hub(client, self.lines[0].connect, client.env)
+        self.quorum: Quorum | None = None  # where a majority decides
         # The textbook algorithms take connections out of a pool, in threads and in asyncio.
         self._plain = [line if isinstance(line, Pooled) else Pooled(client, line.node) for line in self.lines]
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Steps[Held]:
         """Run admission.acquire. Its first request is sent from here, as most need no more than that."""
         env, frame = self.client.env, Frame()
+        if self.quorum is not None:
+            return (yield from self.run(by_majority.acquire(ask, ticket, wait_s, env)))
         if not self.lines[0].ready:
             return (yield from self.run(admission.acquire(ask, ticket, wait_s, env)))
         answer: Any = None
@@ -128,7 +133,7 @@ class Runner:
         env, keeper, frame = self.client.env, self.client.keeper, Frame()
         if not ending.begin(hold, keeper):
             return
-        if hold.unsure or hold.why_lost or not self.lines[0].ready:
+        if hold.unsure or hold.why_lost or not self.lines[0].ready or self.quorum is not None:
             yield from self.run(ending.finish(hold, keeper, env))
             return
         answer: Any = None
@@ -184,9 +189,14 @@ class Runner:
                 return (yield from self.lines[0].undo(effect, frame))
             return (yield from self.lines[0].call(effect, frame))
         if kind is Wait:
-            return (yield from self.hub.wait(effect.ticket, effect.until))
+            hub = self.hub if self.quorum is None else self.quorum.hubs[effect.place]
+            return (yield from hub.wait(effect.ticket, effect.until))
         if kind is Listen:
-            return (yield from self.hub.listen(effect.by))
+            hub = self.hub if self.quorum is None else self.quorum.hubs[effect.place]
+            return (yield from hub.listen(effect.by))
+        if kind is Scatter:
+            assert self.quorum is not None, "only a client of a quorum has flows that do this"
+            return (yield from self.quorum.scatter(effect, frame))
         if kind is Sleep:
             yield from until(None, client.shown() + effect.delay_s)
             return None
@@ -279,6 +289,8 @@ class Runner:
                 connection.close()
         for connection in frame.unanswered:
             self.lines[0].let_go(connection)
+        if self.quorum is not None:
+            self.quorum.end(frame)
 
 
 def _outcome(trip: Steps[list[Any]]) -> Steps[Any]:

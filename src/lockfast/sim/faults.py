@@ -27,6 +27,9 @@ AFTER_REQUESTS = ("pause", "crash", "kill")
 OF_CLIENTS = ("pause", "suspend", "cut up", "cut down", "cut", "crash", "kill")
 OF_SERVERS = ("freeze", "restart", "power cut", "forget", "flush scripts", "clock back", "clock ahead")
 KINDS = COUNTED + OF_CLIENTS + OF_SERVERS
+# Of several servers: nothing gets through between one client and one of them ("a-s2"); one loses power and its memory.
+OF_LINKS = ("part", "part up", "part down")
+OF_SEVERAL = (*OF_LINKS, "blackout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ class Fault:
     length_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown fault {self.kind!r}: one of {', '.join(KINDS)}")
+        if self.kind not in KINDS and self.kind not in OF_SEVERAL:
+            raise ValueError(f"unknown fault {self.kind!r}: one of {', '.join(KINDS + OF_SEVERAL)}")
         if (self.kind in COUNTED and self.nth < 1) or (self.nth and self.kind not in COUNTED + AFTER_REQUESTS):
             raise ValueError(f"{self.kind!r} strikes {'the nth time' if self.kind in COUNTED else 'at a moment'}")
 
@@ -99,7 +102,10 @@ def schedule(world: World, faults: Iterable[Fault]) -> None:
 def strike(world: World, fault: Fault) -> None:
     """Do it now."""
     kind, length_s = fault.kind, fault.length_s
-    if kind in OF_SERVERS:
+    if kind in OF_LINKS:
+        _part(world, fault)
+        return
+    if kind in OF_SERVERS or kind == "blackout":
         node = world.servers[fault.who]
         if kind == "freeze":
             node.freeze(length_s)
@@ -110,8 +116,8 @@ def strike(world: World, fault: Fault) -> None:
         elif kind == "clock ahead":
             node.jump_clock(length_s)
         elif node.up:
-            node.crash(power_off=kind == "power cut")
-            world.after(length_s, _come_back, node, kind != "forget")
+            node.crash(power_off=kind in ("power cut", "blackout"))
+            world.after(length_s, _come_back, node, kind not in ("forget", "blackout"))
         return
     client = world.clients.get(fault.who)
     if client is None or client.dead:
@@ -125,6 +131,14 @@ def strike(world: World, fault: Fault) -> None:
     else:
         client.cut({"cut up": "server", "cut down": "client", "cut": "both"}[kind])
         world.after(length_s, client.heal)
+
+
+def _part(world: World, fault: Fault) -> None:
+    who, _, where = fault.who.partition("-")
+    client, node = world.clients.get(who), world.servers[where]
+    if client is not None and not client.dead:
+        client.cut({"part up": "server", "part down": "client", "part": "both"}[fault.kind], node)
+        world.after(fault.length_s, client.heal, node)
 
 
 def _come_back(node: Node, memory: bool) -> None:

@@ -18,7 +18,7 @@ from lockfast.sim.tasks import Pending, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockfast.flows.effects import Push
+    from lockfast.flows.effects import Env, Push
     from lockfast.sim.client import Client
     from lockfast.sim.net import Connection
     from lockfast.sim.tasks import Steps
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class Hub:
     """Delivers pushes to waiting tickets."""
 
-    def __init__(self, client: Client, connect: Callable[[float], Steps[Connection]]) -> None:
+    def __init__(self, client: Client, connect: Callable[[float], Steps[Connection]], env: Env) -> None:
         self._client = client
+        self._env = env  # where it is kept whether pushes are heard
         self._connect = connect
         self._reads_always = client.style == "asyncio"
         self._connection: Connection | None = None
@@ -42,7 +43,7 @@ class Hub:
 
     def listen(self, by: float) -> Steps[int]:
         """See effects.Listen."""
-        env = self._client.env
+        env = self._env
         while not env.listening and not self._deaf:
             if not self._subscribing:
                 return (yield from self._subscribe(by))
@@ -73,7 +74,7 @@ class Hub:
                 raise Unreachable("the push connection was lost at once", sent=False)
             self._connection = connection
             self._subscriptions += 1
-            self._client.env.listening = self._subscriptions
+            self._env.listening = self._subscriptions
             return self._subscriptions
         except GeneratorExit:
             raise
@@ -114,7 +115,7 @@ class Hub:
     def _take(self, message: Any) -> None:
         if message is None:
             self._connection = None
-            self._client.env.listening = 0
+            self._env.listening = 0
             for sleeper in self._sleepers.values():
                 sleeper.settle()
             return

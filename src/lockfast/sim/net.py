@@ -135,7 +135,7 @@ class Connection:
         """The client's machine is gone, and with it what it had not got through a cut; nobody tells the server."""
         self.state = BROKEN
         self.up.cut = self.down.cut = True
-        if self.client.cut_up:
+        if self.client.is_cut("server", self.node):
             self.up.messages.clear()
             self.up.stuck = 0
 
@@ -157,9 +157,10 @@ class Connection:
     def _arrive_up(self) -> None:
         if not self.up.messages:
             return  # lost with the power of the client
-        if self.client.cut_up or self.node.frozen:
+        is_cut = self.client.is_cut("server", self.node)
+        if is_cut or self.node.frozen:
             self.up.stuck += 1
-            (self.client.stuck if self.client.cut_up else self.node.stuck)[self] = None
+            (self.client.stuck if is_cut else self.node.stuck)[self] = None
             return
         action, args = self.up.messages.popleft()
         action(*args)
@@ -218,7 +219,7 @@ class Connection:
         self._send_down(extra_s, self._pushed, message)
 
     def _arrive_down(self) -> None:
-        if self.client.cut_down:
+        if self.client.is_cut("client", self.node):
             self.down.stuck += 1
             self.client.stuck[self] = None
             return

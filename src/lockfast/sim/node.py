@@ -14,6 +14,7 @@ from lockfast.sim.watching import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lockfast.check.history import Event
     from lockfast.flows.effects import Call
     from lockfast.sim.client import Client
     from lockfast.sim.clocks import Clock
@@ -38,7 +39,11 @@ class Node:
         self.on_executed: Callable[[Client], None] | None = None  # told whose requests were carried out
         self.on_script: Callable[[Call, Any], None] | None = None  # told of each that has run, and what it answered
         self.server = Server(lambda: clock.wall_us(world.now))
+        self.server.begin(f"{name}.1")
+        self.record: Callable[..., None] = world.record  # where it is written down what happens to names here
+        self.history: list[Event] = []  # if it is written down here alone
         self.watch = Watch(self)
+        self._lives = 1
         self._frozen_until = 0.0
         self._replica: Snapshot | None = None
 
@@ -119,11 +124,13 @@ class Node:
         self.server.empty()
         if data is not None:
             self.server.restore(data)
+        self._lives += 1
+        self.server.begin(f"{self.name}.{self._lives}")
         self.up, self.silent = True, False
 
     def _forgot(self, note: str) -> None:
         self.watch.forget()
-        self.world.record("server_lost_memory", note=f"{self.name} {note}")
+        self.record("server_lost_memory", note=f"{self.name} {note}")
 
     def flush_scripts(self) -> None:
         """An operator's SCRIPT FLUSH."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lockfast import check, names
 from lockfast.check.progress import GAP_S
 from lockfast.errors import Unreachable
+from lockfast.flows import asks
 from lockfast.flows.asks import Ask
+from lockfast.sim import quorum_runs
 from lockfast.sim.client import PREFIX
 from lockfast.sim.clocks import Clock
 from lockfast.sim.driving import Work
@@ -72,6 +74,9 @@ def play(plan: Plan, trace: bool = False) -> Result:
     run.play()
     world = run.world
     verdicts = check.all(world.history, gap_s=run.gap_s(), slack_s=run.slack_s())
+    if plan.servers:
+        verdicts["fences_grow"] = quorum_runs.fences_grow(world.history)
+        verdicts["no_orphan"] = quorum_runs.no_orphan(world, plan, run.slack_s())
     return Result(plan, verdicts, tuple(world.trace), tuple(world.history), world.steps, world.script_runs)
 
 
@@ -83,7 +88,11 @@ class _Run:
         self.world = World(plan.seed, quiet=not trace)
         self.world.latency_s = plan.options.latency_s
         self.world.spread_s = plan.options.spread_s
-        self.node = self.world.add_server(SERVER, Clock(plan.server_skew_s, plan.server_rate))
+        if plan.servers:
+            self.nodes = [quorum_runs.add_server(self.world, server) for server in plan.servers]
+        else:
+            self.nodes = [self.world.add_server(SERVER, Clock(plan.server_skew_s, plan.server_rate))]
+        self.node = self.nodes[0]
         self.resource = Resource(self.world)
         self.callers: list[Task] = []
         self.away = 0  # clients that died and will be back
@@ -110,18 +119,21 @@ class _Run:
             client.faults = None
             client.heal()
         world.spread_s = min(world.spread_s, SWIFT_S)
-        self.node.thaw()
-        if not self.node.up:
-            self.node.restart()
+        for node in self.nodes:
+            node.thaw()
+            if not node.up:
+                node.restart()
         world.say("", "from here on nothing fails")
         world.record("quiet")
 
     def _arrive(self, client_plan: ClientPlan, name: str) -> None:
         clock = Clock(client_plan.skew_s, client_plan.rate)
         client = self.world.add_client(
-            name, [self.node], clock, style=client_plan.style, timeout_s=self.plan.options.timeout_s
+            name, self.nodes, clock, style=client_plan.style, timeout_s=self.plan.options.timeout_s
         )
         client.in_any_order = True
+        if self.plan.servers:
+            client.join_quorum(self.plan.options.node_timeout_s, self.plan.options.max_lease_s)
         client.on_crash = lambda: self._lose(client_plan, client)
         if not self.is_quiet:
             client.faults = Counted(fault for fault in self.plan.faults if fault.who == name)
@@ -196,9 +208,12 @@ class _Caller:
         key = (visit.name, visit.lease_s, visit.weight)
         ask = self._asks.get(key)
         if ask is None:
-            limit = self._run.plan.options.limit
-            kind = "lock" if limit == 1 else "semaphore"
-            ask = Ask(names.make(PREFIX, (visit.name,)), kind, limit, visit.weight, visit.lease_s)
+            options, name = self._run.plan.options, names.make(PREFIX, (visit.name,))
+            if options.limit > 1 and options.servers > 1:  # a majority cannot carry a semaphore
+                ask = (asks.read if visit.weight < options.limit else asks.write)(name, visit.lease_s)
+            else:
+                kind = "lock" if options.limit == 1 else "semaphore"
+                ask = Ask(name, kind, options.limit, visit.weight, visit.lease_s)
             self._asks[key] = ask
         return ask
 

@@ -56,7 +56,10 @@ class Server:
 
     def __init__(self, time_us: Callable[[], int]) -> None:
         self.store = Keyspace()
+        self.run_id = ""
+        self.keeps = False  # whether it writes what it is told to disk before it answers
         self._time_us = time_us
+        self._started_us = time_us()
         self._engine = scripting.engine()
         self._scripts: dict[bytes, scripting.Script] = {}
 
@@ -104,6 +107,11 @@ class Server:
         """Lose the memory, data and scripts. The caller closes the sessions."""
         self.store.clear()
         self._scripts.clear()
+
+    def begin(self, run_id: str, up_s: float = 0.0) -> None:
+        """The process starts: another one than before. up_s: it did so a while ago."""
+        self.run_id = run_id
+        self._started_us = self._time_us() - round(up_s * 1_000_000)
 
     def copy_data(self) -> Snapshot:
         """The data as of now, for a restart with memory or for a replica. Scripts are not in it."""
@@ -182,6 +190,26 @@ class Server:
         self._scripts[script.sha] = script
         return script
 
+    # About itself
+
+    def _info(self, session: Session, words: list[bytes]) -> Reply:
+        about = {
+            b"server": {
+                "redis_mode": "standalone",
+                "run_id": self.run_id,
+                # As the real ones have it: the difference of two clocks that show whole seconds.
+                "uptime_in_seconds": self._time_us() // 1_000_000 - self._started_us // 1_000_000,
+            },
+            b"persistence": {"aof_enabled": int(self.keeps), "aof_last_write_status": "ok"},
+        }
+        chosen = about.get(words[0].lower(), {})
+        title = words[0].decode(errors="replace").capitalize()
+        lines = [f"# {title}", *(f"{key}:{value}" for key, value in chosen.items())]
+        return "".join(f"{line}\r\n" for line in lines).encode()
+
+    def _config_get(self, session: Session, words: list[bytes]) -> Reply:
+        return [b"appendfsync", b"always" if self.keeps else b"everysec"] if words == [b"appendfsync"] else []
+
     # Push
 
     def _subscribe(self, session: Session, words: list[bytes]) -> Reply:
@@ -254,6 +282,8 @@ _OWN = (
     Entry("subscribe", Server._subscribe, 1, MANY, while_subscribed=True),
     Entry("unsubscribe", Server._unsubscribe, 0, MANY, while_subscribed=True),
     Entry("ping", Server._ping, 0, 1, while_subscribed=True),
+    Entry("info", Server._info, 1, 1),
+    Entry("config|get", Server._config_get, 1, MANY),
 )
 _ENTRIES = {name: _plain(name, command) for name, command in COMMANDS.items()}
 _ENTRIES.update({entry.name.upper().encode(): entry for entry in _OWN})
@@ -262,12 +292,13 @@ _ENTRIES.update({entry.name.upper().encode(): entry for entry in _OWN})
 def _find(name: bytes, words: list[bytes]) -> Entry:
     """A command that is not in capitals or has two words; the second is taken away from `words`."""
     upper = name.upper()
-    if upper == b"SCRIPT":
+    if upper in (b"SCRIPT", b"CONFIG"):
         if not words:
-            raise wrong_count("script")
-        entry = _ENTRIES.get(b"SCRIPT|" + words[0].upper())
+            raise wrong_count(upper.decode().lower())
+        entry = _ENTRIES.get(upper + b"|" + words[0].upper())
         if entry is None:
-            raise ReplyError(f"ERR unknown subcommand '{words[0].decode(errors='replace')}'. Try SCRIPT HELP.")
+            shown = words[0].decode(errors="replace")
+            raise ReplyError(f"ERR unknown subcommand '{shown}'. Try {upper.decode()} HELP.")
         del words[0]
         return entry
     if upper in _ENTRIES:

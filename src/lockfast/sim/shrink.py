@@ -129,6 +129,8 @@ _PLAINER: tuple[Callable[[Plan], Plan], ...] = (
     lambda plan: replace(plan, options=replace(plan.options, spread_s=0.0)),
     lambda plan: replace(plan, options=replace(plan.options, safety_s=max(plan.options.safety_s / 2, 0.5))),
     lambda plan: replace(plan, server_rate=1.0, server_skew_s=0.0),
+    lambda plan: replace(plan, servers=tuple(replace(server, rate=1.0, skew_s=0.0) for server in plan.servers)),
+    lambda plan: replace(plan, servers=tuple(replace(server, up_s=3600.0) for server in plan.servers)),
     lambda plan: replace(plan, clients=tuple(replace(client, rate=1.0, skew_s=0.0) for client in plan.clients)),
     lambda plan: replace(plan, clients=tuple(replace(client, style="threads") for client in plan.clients)),
     lambda plan: _each_visit(plan, lambda visit: replace(visit, cancel_after_s=None)),

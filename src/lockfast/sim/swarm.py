@@ -52,10 +52,34 @@ class Options:
     faults: int
     longest_s: float  # that anything stops, waits or is away
     kinds: tuple[str, ...]
+    # Where a majority of several servers decides (sim/quorum_swarm.py draws these):
+    servers: int = 1
+    max_lease_s: float = 0.0
+    node_timeout_s: float = 0.0
+    keep_share: float = 0.0  # of the servers that keep their memory through a restart, and can show it
 
     def lines(self) -> list[str]:
         """One line for each."""
-        return [f"{field.name} = {_shown(getattr(self, field.name))}" for field in fields(self)]
+        shown = [field.name for field in fields(self) if self.servers > 1 or field.name not in _OF_QUORUMS]
+        return [f"{name} = {_shown(getattr(self, name))}" for name in shown]
+
+
+_OF_QUORUMS = ("servers", "max_lease_s", "node_timeout_s", "keep_share")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """One server of a quorum. up_s: for how long it has been up when the run begins."""
+
+    name: str
+    keeps: bool
+    skew_s: float
+    rate: float
+    up_s: float
+
+    def __str__(self) -> str:
+        memory = "keeps its memory" if self.keeps else "may forget"
+        return f"{self.name}: {memory}, up for {self.up_s:g} s, clock {self.skew_s:g} s ahead, rate {self.rate:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +126,13 @@ class Plan:
     server_skew_s: float
     clients: tuple[ClientPlan, ...]
     faults: tuple[Fault, ...]
+    servers: tuple[ServerPlan, ...] = ()  # of a quorum
 
     def lines(self) -> list[str]:
         """Who does what, and what goes wrong."""
-        out = [f"server clock: {_shown(self.server_skew_s)} s ahead, rate {self.server_rate:g}"]
+        out = [f"server {server}" for server in self.servers]
+        if not out:
+            out.append(f"server clock: {_shown(self.server_skew_s)} s ahead, rate {self.server_rate:g}")
         for client in self.clients:
             out.append(f"client {client.name}: {client.style}, clock rate {client.rate:g}")
             out += [f"  {visit}" for visits in client.visits for visit in visits]
@@ -114,14 +141,20 @@ class Plan:
 
 def plan(seed: int, choices: Mapping[str, Any] | None = None) -> Plan:
     """The run that a seed stands for. choices: options that are given instead of drawn."""
+    if choices and choices.get("servers", 1) > 1:
+        from lockfast.sim import quorum_swarm  # only where there are several
+
+        return quorum_swarm.plan(seed, choices)
     rng = Random(f"swarm {seed}")
     options = _options(rng)
     if choices:
         options = replace(options, **choices)
     server_rate = 1.0 + options.drift * rng.choice((-1, 1)) if options.drift else 1.0
-    clients = tuple(_client(rng, options, chr(ord("a") + number)) for number in range(options.clients))
-    faults = tuple(_fault(rng, options) for _ in range(options.faults)) if options.kinds else ()
-    return Plan(seed, options, server_rate, _around(rng, options.skew_s), clients, faults)
+    clients = tuple(client(rng, options, chr(ord("a") + number)) for number in range(options.clients))
+    faults = (
+        tuple(fault(rng, options, rng.choice(options.kinds)) for _ in range(options.faults)) if options.kinds else ()
+    )
+    return Plan(seed, options, server_rate, around(rng, options.skew_s), clients, faults)
 
 
 def _options(rng: Random) -> Options:
@@ -153,11 +186,12 @@ def _options(rng: Random) -> Options:
     )
 
 
-def _client(rng: Random, options: Options, name: str) -> ClientPlan:
+def client(rng: Random, options: Options, name: str) -> ClientPlan:
+    """One client, with all that its callers want."""
     rate = 1.0 + options.drift * rng.choice((-1, -1, 0, 1)) if options.drift else 1.0
     style = "asyncio" if rng.random() < options.asyncio_share else "threads"
     visits = tuple(tuple(_visit(rng, options) for _ in range(options.visits)) for _ in range(options.threads_of))
-    return ClientPlan(name, style, abs(_around(rng, options.skew_s)), rate, visits)
+    return ClientPlan(name, style, abs(around(rng, options.skew_s)), rate, visits)
 
 
 def _visit(rng: Random, options: Options) -> Visit:
@@ -172,15 +206,15 @@ def _visit(rng: Random, options: Options) -> Visit:
         work_s=work_s,
         weight=rng.randint(1, options.limit),
         renew=rng.random() < options.renew_share or hogs,
-        cancel_after_s=_length(rng, options) if rng.random() < options.cancel_share else None,
+        cancel_after_s=length(rng, options) if rng.random() < options.cancel_share else None,
         extend_to_s=lease_s * rng.choice((0.5, 1.0, 2.0)) if rng.random() < options.extend_share else None,
     )
 
 
-def _fault(rng: Random, options: Options) -> Fault:
-    kind = rng.choice(options.kinds)
+def fault(rng: Random, options: Options, kind: str) -> Fault:
+    """One fault of this kind."""
     who = SERVER if kind in OF_SERVERS else chr(ord("a") + rng.randrange(options.clients))
-    length_s = _length(rng, options)
+    length_s = length(rng, options)
     if kind in COUNTED or (kind in AFTER_REQUESTS and rng.random() < 0.5):
         nth = rng.randint(1, rng.choice((3, 8, 40)) if kind in OF_PUSHES or rng.random() < 0.5 else 120)
         return Fault(kind, who, nth=nth, length_s=0.0 if kind.endswith(("lost", "reset")) else length_s)
@@ -192,14 +226,15 @@ def _fault(rng: Random, options: Options) -> Fault:
     return Fault(kind, who, at=at, length_s=length_s)
 
 
-def _length(rng: Random, options: Options) -> float:
+def length(rng: Random, options: Options) -> float:
     """How long something lasts: about a lease, or anything from a millisecond to longer than a place lives."""
     lease_s = rng.choice(options.leases_s)
     length_s = lease_s * rng.uniform(0.2, 1.6) if rng.random() < 0.5 else 0.001 * 10 ** (4 * rng.random())
     return min(length_s, options.longest_s)
 
 
-def _around(rng: Random, width: float) -> float:
+def around(rng: Random, width: float) -> float:
+    """Anything from `width` below 0 to as much above."""
     return rng.uniform(-width, width) if width else 0.0
 
 

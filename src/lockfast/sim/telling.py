@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from lockfast.sim.client import Client
     from lockfast.sim.net import Connection, Request
 
-_VERBS = {"admit": "asks for", "leave": "gives back", "renew": "renews", "inspect": "looks at"}
+_VERBS = {
+    "admit": "asks for",
+    "vote": "asks for a vote for",
+    "leave": "gives back",
+    "renew": "renews",
+    "inspect": "looks at",
+}
 
 
 def fence_text(fence: int) -> str:
@@ -19,8 +25,14 @@ def fence_text(fence: int) -> str:
     return str(fence - EPOCH_S * 1_000_000) if fence > EPOCH_S * 1_000_000 else str(fence)
 
 
+_GREETING = "INFO"  # how the introduction of a server begins, that nobody wants to read in full
+
+
 def requests(client: Client, connection: Connection, sent: list[Request]) -> None:
     """What a client writes on a connection."""
+    if sent[0][0][0] == _GREETING:
+        client.world.say(client.name, f"asks who it is → {connection.where}/{connection.number}")
+        return
     told = []
     for args, call in sent:
         if call is None:
@@ -35,6 +47,9 @@ def requests(client: Client, connection: Connection, sent: list[Request]) -> Non
 
 def replies(client: Client, connection: Connection, asked: list[Request], answers: list[Any]) -> None:
     """What a client reads on a connection."""
+    if asked[0][0][0] == _GREETING:
+        client.world.say(client.name, f"hears who it is ← {connection.where}/{connection.number}")
+        return
     words = "; ".join(_answer(request, answer) for request, answer in zip(asked, answers, strict=True))
     client.world.say(client.name, f"hears {words} ← {connection.where}/{connection.number}")
 
@@ -55,6 +70,11 @@ def _answer(request: Request, answer: Any) -> str:
             place = f"{ticket} has place {position}" if position else f"{ticket} has no place"
             return f"that it is taken, {place}, fence {fence_text(fence)}, due in {ms} ms"
         return f"that {ticket} is refused"
+    if script == "vote" and len(answer) == 4:
+        code, fence, ms, _ = answer
+        if code >= 1:
+            return f"that {ticket} has the vote, fence {fence_text(fence)}, {ms} ms left"
+        return f"that {ticket} is refused" if code < 0 else f"no vote for {ticket}, due in {ms} ms"
     if script == "leave" and answer in (0, 1, 2):
         return f"that {ticket} " + ("was nowhere", "held it until now", "has left the queue")[answer]
     if script == "renew" and len(answer) == 2:

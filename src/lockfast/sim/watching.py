@@ -146,10 +146,10 @@ class Watch:
     def _record(self, what: str, name: str, ticket: str, limit: int, standing: Standing | None, note: str = "") -> None:
         client = ticket.partition(".")[0]
         if standing is None:
-            self._node.world.record(what, name=name, ticket=ticket, client=client, limit=limit)
+            self._node.record(what, name=name, ticket=ticket, client=client, limit=limit)
             return
         until = self._true(standing.end_ms) if what in ("held", "prolonged") else 0.0
-        self._node.world.record(
+        self._node.record(
             what,
             name=name,
             ticket=ticket,

@@ -1,0 +1,187 @@
+"""What a client knows of the servers of a quorum: when their votes count, what fence to propose, whom to ask."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from lockfast import names
+from lockfast.errors import Refused
+from lockfast.flows import asks
+from lockfast.flows.admission import deadline_of
+from lockfast.flows.effects import Env
+from lockfast.flows.fleet import COARSE_S, MAX_LEAD_US, RATE, Fleet, Introduction, Node, greeting, read_greeting
+from lockfast.flows.votes import Round, Votes
+
+MAX_LEASE_S = 10.0
+NOON_US = 1_700_000_000_000_000
+
+
+class Clock:
+    now_s = 100.0
+
+    def now(self) -> float:
+        return self.now_s
+
+
+def fleet_of(count: int, clock: Clock) -> Fleet:
+    nodes = [Node(f"s{i}", Env(clock.now, lambda: 0.5, 2.0)) for i in range(count)]
+    return Fleet(nodes, node_timeout_s=0.1, max_lease_s=MAX_LEASE_S)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def fleet(clock: Clock) -> Fleet:
+    return fleet_of(3, clock)
+
+
+def told(run_id: str, uptime_s: int = 3600, keeps: bool = False, server_us: int = NOON_US) -> Introduction:
+    return Introduction(run_id, uptime_s, keeps, server_us, round(MAX_LEASE_S * 1000), "key")
+
+
+def test_a_server_counts_when_it_has_been_up_for_the_longest_lease_by_the_time_it_was_heard(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a", uptime_s=4), sent=100.0, heard=103.0)
+    # Its uptime is the difference of two whole seconds: it may be up for a second less.
+    assert fleet.nodes[0].counts_at == pytest.approx(103.0 + (MAX_LEASE_S + COARSE_S - 4) * RATE)
+    assert not fleet.is_counted(0, 109.9)
+    assert fleet.is_counted(0, 111.0)
+
+
+def test_a_server_that_is_up_for_long_counts_at_once_and_one_that_only_just_might_not(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a", uptime_s=11), 100.0, 100.1)
+    fleet.introduce(1, told("b", uptime_s=10), 100.0, 100.1)
+    assert fleet.is_counted(0, 100.1)
+    assert not fleet.is_counted(1, 100.1)
+
+
+def test_a_server_that_shows_that_it_kept_its_memory_counts_at_once(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a", uptime_s=0, keeps=True), 100.0, 100.1)
+    assert fleet.is_counted(0, 100.1)
+
+
+def test_a_restart_is_seen_by_the_run_id_and_greeted_again_it_is_not_put_off(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a"), 100.0, 100.1)
+    fleet.introduce(0, told("a2", uptime_s=0), 200.0, 200.1)
+    counts_at = fleet.nodes[0].counts_at
+    assert counts_at > 210.0
+    fleet.introduce(0, told("a2", uptime_s=3), 203.0, 203.1)
+    assert fleet.nodes[0].counts_at == counts_at
+
+
+def test_a_server_that_was_never_heard_of_does_not_count(fleet: Fleet) -> None:
+    assert not fleet.is_counted(0, 1e9)
+    assert fleet.counts_at() == inf
+
+
+def test_one_server_by_two_addresses_is_refused(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a"), 100.0, 100.1)
+    fleet.introduce(1, told("a"), 100.0, 100.1)
+    with pytest.raises(Refused, match="it would vote twice"):
+        fleet.check(1000)
+
+
+def test_a_proposal_is_above_the_clock_of_every_server_when_it_arrives(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a", server_us=NOON_US), sent=100.0, heard=100.02)
+    fleet.introduce(1, told("b", server_us=NOON_US + 3_600_000_000), sent=100.0, heard=100.02)
+    arrives_us = NOON_US + 3_600_000_000 + 10_000_000 + 10_000  # ten seconds later, and a trip of 10 ms
+    assert arrives_us < fleet.proposal(0, 110.0) < arrives_us + 100_000
+    assert fleet.proposal(2 * NOON_US, 110.0) == 2 * NOON_US + 1
+
+
+@pytest.mark.parametrize("took_s", [0.0, 0.001, 0.3, 8.0])
+def test_however_slow_an_answer_was_the_proposal_stays_near_the_clock(fleet: Fleet, took_s: float) -> None:
+    """Whether the request was slow or the reply: what the server showed it showed in between."""
+    fleet.introduce(0, told("a", server_us=NOON_US), sent=100.0, heard=100.0 + took_s)
+    for read_at in (100.0, 100.0 + took_s):
+        clock_us = NOON_US + (120.0 - read_at) * 1e6
+        assert fleet.proposal(0, 120.0) <= clock_us + MAX_LEAD_US + 1
+
+
+def test_a_greeting_is_read_as_the_servers_write_it() -> None:
+    info = b"# Server\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n"
+    aof = b"aof_enabled:1\r\naof_last_write_status:ok\r\n"
+    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", [b"1700000000", b"5"]]
+    assert len(greeting("lockfast", 10_000)) == len(replies)
+    read = read_greeting("lockfast", replies, lambda _reply: None)
+    assert (read.run_id, read.uptime_s, read.keeps, read.server_us) == ("abc", 7, True, NOON_US + 5)
+    replies[2] = [b"appendfsync", b"everysec"]
+    assert not read_greeting("lockfast", replies, lambda _reply: None).keeps
+
+
+# Votes.
+
+
+def votes_of(fleet: Fleet) -> Votes:
+    for place in range(len(fleet.nodes)):
+        fleet.introduce(place, told(f"run{place}"), 100.0, 100.0)
+    return Votes(asks.lock(names.make("lockfast", ("x",)), 3.0), "t", fleet)
+
+
+def ask_all(votes: Votes, sent: float, lease_ms: int = 3000) -> Round:
+    asked = Round(votes, [0, 1, 2], sent, lease_ms)
+    asked.begin(["line"] * 3)
+    return asked
+
+
+def test_a_pushed_vote_counts_from_the_last_request_that_was_answered_with_a_place(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    ask_all(votes, sent=100.0).hear(0, [0, 50, 900, 1])
+    ask_all(votes, sent=102.0)  # lost on the way
+    votes.pushed(0, 51)
+    assert votes.deadlines[0] == deadline_of(100.0, 3000)
+
+
+def test_a_pushed_vote_of_an_earlier_life_of_the_ticket_is_not_believed(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    ask_all(votes, sent=100.0).hear(0, [0, 50, 900, 1])
+    votes.pushed(0, 50)
+    assert votes.deadlines[0] == -inf
+
+
+def test_a_vote_is_for_no_longer_than_was_asked_whatever_a_clock_that_stepped_back_sees_left(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    ask_all(votes, sent=100.0).hear(0, [1, 60, 9000, NOON_US])
+    assert votes.deadlines[0] == deadline_of(100.0, 3000)
+
+
+def test_two_rounds_at_once_hear_their_own_replies(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    one, two = Round(votes, [0, 1, 2], 100.0, 3000), Round(votes, [0, 1, 2], 100.0, 3000)
+    one.begin(["line"] * 3)
+    two.begin(["other"] * 3)
+    for place in range(3):
+        one.hear(place, [1, 60, 3000, NOON_US])
+        two.hear(place, [0, 60, 500, NOON_US])
+    assert (one.replies, two.replies) == ([1, 1, 1], [0, 0, 0])
+
+
+def test_what_was_taken_back_is_asked_for_by_another_ticket_and_its_late_votes_do_not_count(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    asked = ask_all(votes, sent=100.0)
+    votes.forget([0])
+    assert votes.tickets == ["t~1", "t", "t"]
+    asked.hear(0, [1, 60, 3000, NOON_US])
+    assert votes.deadlines[0] == -inf
+
+
+def test_a_leave_is_unsure_while_a_request_may_overtake_it(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    asked = ask_all(votes, sent=100.0)
+    assert not votes.is_unsure(0, ["line"] * 3), "it goes behind"
+    assert votes.is_unsure(0, ["other"] * 3)
+    asked.hear(0, [1, 60, 3000, NOON_US])
+    assert not votes.is_unsure(0, ["other"] * 3)
+
+
+def test_a_majority_of_votes_is_sure_as_long_as_the_shortest_of_the_longest(fleet: Fleet) -> None:
+    votes = votes_of(fleet)
+    for place, sent in ((0, 100.0), (1, 101.0), (2, 102.0)):
+        ask_all(votes, sent).hear(place, [1, 60 + place, 3000, NOON_US])
+    assert votes.sure_until(0, 102.0) == deadline_of(101.0, 3000)
+    assert votes.sure_until(61, 102.0) == deadline_of(101.0, 3000)
+    assert votes.sure_until(62, 102.0) == -inf, "one server alone has that fence"

@@ -1,0 +1,133 @@
+"""Bugs planted in the flows and the script of a quorum, to see that its worlds and checkers find them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim.planted import Planted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+QUORUM, HOLDS, VOTES, FLEET, VOTE = (
+    "flows/quorum.py", "flows/quorum_holds.py", "flows/votes.py", "flows/fleet.py", "lua/vote.lua",
+)  # fmt: skip
+
+
+def _bug(name: str, caught_by: str, edits: Iterable[tuple[str, str, str]], **choices: Any) -> Planted:
+    return Planted(name, tuple(edits), frozenset(caught_by.split()), {"servers": 3, "limit": 1} | choices)
+
+
+OVERLAP = "exclusion"
+SLOW = ("slow", "answer slow", "pause", "late", "stall", "freeze", "part up")
+HARMLESS = ("answer slow", "late", "pause")
+# Holds that nobody renews, for about as long as they last: whatever makes one look longer shows.
+TO_THE_END: dict[str, Any] = {"renew_share": 0.0, "work": "lease", "cancel_share": 0.0, "extend_share": 0.0}
+
+BELIEVES_THE_DOOR = """\
+            if held is None and at_head:
+                held = Voted.of(votes.fences[door], votes.deadlines[door], votes)
+"""
+
+ALL = (
+    _bug(
+        "no quarantine",
+        OVERLAP,
+        [(FLEET, "node.counts_at = -inf if told.keeps or short_s <= 0 else heard + short_s * RATE",
+                 "node.counts_at = -inf")],
+        kinds=("forget", "blackout"), faults=20, keep_share=0.0, skew_s=0.0, leases_s=(1.0,), longest_s=0.5,
+        work="long", renew_share=1.0,
+    ),
+    _bug(
+        "validity without the time that went by",
+        OVERLAP,
+        [(VOTES, "deadline = deadline_of(sent, min(ms - ask.grace_ms, lease_ms))",
+                 "deadline = deadline_of(self._fleet.nodes[place].env.now(), min(ms - ask.grace_ms, lease_ms))")],
+        kinds=SLOW, faults=20, leases_s=(0.3,), **TO_THE_END,
+    ),
+    _bug(
+        "no margin for clocks that drift",
+        OVERLAP,
+        [("flows/admission.py", "MARGIN_RATIO = 0.99 ", "MARGIN_RATIO = 1.01 ")],
+        kinds=(), drift=0.0049, leases_s=(2.0,), max_lease_s=2.0, spread_s=0.001, latency_s=0.0002, **TO_THE_END,
+    ),
+    _bug(
+        "released only where it was acquired",
+        "no_orphan",
+        [(VOTES, "            if self.asked[place]\n        ]",
+                 "            if self.asked[place] and self.deadlines[place] > 0\n        ]"),
+         (QUORUM, "asked = [place for place in places if votes.asked[place]]",
+                  "asked = [place for place in places if votes.asked[place] and votes.deadlines[place] > 0]")],
+        kinds=HARMLESS, faults=20, leases_s=(2.0,), max_lease_s=2.0, longest_s=0.5, spread_s=0.01, waits_s=(0.0, 0.05),
+        work="short",
+    ),
+    _bug(
+        "the fence of one server",
+        "fences_grow",
+        [(QUORUM, "least = fence if is_alone else 0", "least = 0"),
+         (HOLDS, "self._least = hold.fence if", "self._least = 0 if")],
+        kinds=("part", "freeze", "power cut", "restart"), faults=20, skew_s=3600.0, keep_share=1.0,
+    ),
+    _bug(
+        "a proposal of the client's own clock, and nothing else",
+        "fences_grow",
+        [(VOTE, "hold(ticket, weight, lease_end, proposal - 1, owner)",
+                "hold(ticket, weight, lease_end, proposal - 1, owner)\n  fence = proposal"),
+         (FLEET, "return max(seen + 1, 0 if ahead_us == -inf else int(moment * 1e6 + ahead_us) + 1)",
+                 "return int(moment * 1e6) + 1")],
+        kinds=(), skew_s=3600.0,
+    ),
+    _bug(
+        "a proposal that lowers the fence of a vote",
+        "fences_grow",
+        [(VOTE, "fence = math.max(fence, proposal)", "fence = proposal"),
+         (VOTE, "hold(ticket, weight, lease_end, proposal - 1, owner)",
+                "hold(ticket, weight, lease_end, 0, owner)\n  fence = now_us"),
+         (QUORUM, "fence = max(votes.fences[place] for place in granted)",
+                  "fence = min(votes.fences[place] for place in granted)")],
+        kinds=("part", "freeze", "power cut"), faults=20, skew_s=3600.0, keep_share=1.0,
+    ),
+    _bug(
+        "votes of servers that are not counted",
+        OVERLAP,
+        [(VOTES, "and self.fences[place] >= fence and self._fleet.is_counted(place, moment)",
+                 "and self.fences[place] >= fence")],
+        kinds=("forget", "blackout"), faults=20, keep_share=0.0, skew_s=0.0, leases_s=(1.0,), longest_s=0.5,
+        work="long", renew_share=1.0,
+    ),
+    _bug(
+        "a ticket used again after its leave",
+        "exclusion not_stuck",
+        [(VOTES, 'self.tickets[place] = f"{self._ticket}~{self.round}"', "self.round += 0"),
+         ("flows/admission.py", "def leave_of(ask: Ask, unsure: bool) -> Bound:\n",
+                                "def leave_of(ask: Ask, unsure: bool) -> Bound:\n    unsure = False\n")],
+        kinds=("slow", "part up", "freeze", "reset"), faults=30, leases_s=(1.0,), spread_s=0.3, work="long",
+    ),
+    _bug(
+        "a push from the door believed as the whole grant",
+        OVERLAP,
+        [(QUORUM, "            if held is not None:\n", BELIEVES_THE_DOOR + "            if held is not None:\n")],
+        kinds=("part", "power cut", "freeze"), faults=20, waits_s=(None,),
+    ),
+    _bug(
+        "a minority is enough",
+        OVERLAP,
+        [(QUORUM, "if len(granted) < fleet.majority:", "if len(granted) < fleet.majority - 1:"),
+         (QUORUM, "if yes >= majority:", "if yes >= majority - 1:"),
+         (VOTES, "majority = self._fleet.majority", "majority = self._fleet.majority - 1")],
+        kinds=("part", "power cut", "restart", "freeze"), faults=10,
+    ),
+    _bug(
+        "a vote for whoever asks",
+        OVERLAP,
+        [(VOTE, "if (holder == '-' or used > 0) and waiting == 0 and used + weight <= limit then",
+                "if waiting == 0 then\n  forget_holder()")],
+        kinds=(), work="lease",
+    ),
+    _bug(
+        "readers do not keep a writer out",
+        "readers_writers permits",
+        [(VOTE, "and waiting == 0 and used + weight <= limit then", "and waiting == 0 then")],
+        kinds=(), work="lease", limit=2,
+    ),
+)  # fmt: skip
