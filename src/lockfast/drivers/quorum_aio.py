@@ -239,12 +239,12 @@ class QuorumAsyncio(Asyncio):
             sent = now()
             data = b"".join([wire.pack(command) for command in commands])
             replies = await asyncio.gather(*link.request_each(data, len(commands), by))
-            where = link.where
+            heard, where = now(), link.where
 
             def refused(reply: Any) -> LockfastError | None:
                 return wire.failure(reply, where) if isinstance(reply, ReplyError) else None
 
-            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, heard)
             self._lines[place] = link
             self.env.connected = True
         except LockfastError as failure:

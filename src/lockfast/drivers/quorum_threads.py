@@ -172,11 +172,12 @@ class QuorumThreads(Threads):
             sent = now()
             connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
             replies = connection.read_each(by)
+            heard = now()
 
             def refused(reply: Any) -> LockfastError | None:
                 return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
 
-            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, heard)
         except BaseException:
             connection.close()
             raise

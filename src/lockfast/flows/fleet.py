@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from lockfast.flows.effects import Env
 
+MAX_LEAD_US = 500_000  # how far a proposal may be ahead of the server's clock
+COARSE_S = 1.0  # an uptime is the difference of two whole seconds: it may say that much too much
 PROBE_S = 0.5  # how often one that did not answer is looked at
 RATE = 1.01  # how much faster than ours a server's clock may be
 CONTENDED_S = 5.0  # how long a name counts as contended after it was
@@ -55,9 +57,13 @@ class Node:
         self.asked_at = inf
         self.why_down = why
 
-    def told_time(self, server_us: int, sent: float) -> None:
-        """Its clock showed this after `sent`, on ours: what follows from it is never too low."""
-        self.ahead_us = server_us - sent * 1e6
+    def told_time(self, server_us: int, sent: float, heard: float) -> None:
+        """Its clock showed this after `sent` and before `heard`, on ours.
+
+        What follows from it is what its clock shows when the next request arrives there, and a little more; but never
+        much more, however slow the answer was: a fence far ahead of all clocks would be outlived by none of them.
+        """
+        self.ahead_us = server_us - heard * 1e6 + min(2e6 * (heard - sent), MAX_LEAD_US)
 
 
 class Fleet:
@@ -80,8 +86,8 @@ class Fleet:
     def max_lease_ms(self) -> int:
         return round(self.max_lease_s * 1000)
 
-    def introduce(self, place: int, told: Introduction, moment: float) -> None:
-        """A server has introduced itself on a new connection, by commands sent at `moment`.
+    def introduce(self, place: int, told: Introduction, sent: float, heard: float) -> None:
+        """A server has introduced itself on a new connection, by commands sent at `sent` and answered at `heard`.
 
         Raises nothing: what is wrong with the whole of them is told to whoever wants a hold.
         """
@@ -105,9 +111,10 @@ class Fleet:
         self._is_agreed = True
         if node.run_id != told.run_id:
             node.run_id = told.run_id
-            short_s = self.max_lease_s - told.uptime_s
-            node.counts_at = -inf if told.keeps or short_s <= 0 else moment + short_s * RATE
-        node.told_time(told.server_us, moment)
+            short_s = self.max_lease_s + COARSE_S - told.uptime_s
+            # From when it was heard: it had been up for that long by then, and no longer when it was asked.
+            node.counts_at = -inf if told.keeps or short_s <= 0 else heard + short_s * RATE
+        node.told_time(told.server_us, sent, heard)
         node.answered()
 
     def check(self, lease_ms: int) -> None:
