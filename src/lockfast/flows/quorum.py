@@ -99,6 +99,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             # Who has a majority while others wait at the door came after them.
             held = None if position else (yield from _settle(votes, env, fleet))
             if held is not None:
+                fleet.check(ask.lease_ms + ask.grace_ms)  # what a server that was met just now has told
                 if not has_waited:
                     fleet.forget_contention(name)
                 fleet.grants += 1
