@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lockfast.flows.votes import Votes
     from lockfast.grants import Hold
 
+ANEW = 3  # what a server answers that did not know of the vote
 LOST = "a majority of the servers no longer knows it (broken, flushed, or restarted empty)"
 
 
@@ -72,6 +73,7 @@ class _Renewal:
         self.sent = sent
         self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
         self._weight = weight
+        self._had = [deadline > sent for deadline in hold.votes.deadlines]
         self._round = Round(hold.votes, places, sent, self._lease_ms)
         self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
 
@@ -97,13 +99,26 @@ class _Renewal:
             [
                 place
                 for place, code in enumerate(replies)
-                if type(code) is int and code >= 1 and fleet.is_counted(place, self.sent)
+                if type(code) is int
+                and code >= 1
+                and fleet.is_counted(place, self.sent)
+                and not (code == ANEW and self._had[place])  # who forgot once is believed in the next round
             ]
         )
 
     def _is_gone(self) -> bool:
-        said_no = len([code for code in self._round.replies if type(code) is int and code < 1])
-        return len(self._fleet.nodes) - said_no < self._fleet.majority
+        """Whether too few are left that may have kept their votes.
+
+        A server that had voted and gives its vote anew has forgotten it: in between, others may have had it. (Not of
+        one that restarted: nobody counted it since.)
+        """
+        without = forgot = 0
+        for place, code in enumerate(self._round.replies):
+            if type(code) is int and (code < 1 or (code == ANEW and self._had[place])):
+                without += 1
+                forgot += self._had[place] and self._fleet.is_counted(place, self.sent)
+        majority = self._fleet.majority
+        return len(self._had) - without < majority or sum(self._had) - forgot < majority
 
     def why(self) -> dict[int, str]:
         """What each server that did not answer was about."""
