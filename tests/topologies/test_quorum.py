@@ -263,7 +263,7 @@ def test_a_client_that_names_none_does_not_bring_its_own_to_a_server_that_forgot
 
 @pytest.mark.slow
 def test_waiters_are_let_in_by_push_in_the_order_they_came(side: Side, five: Masters, name: str) -> None:
-    lf = side.client(five.urls)
+    lf = side.client(five.urls, node_timeout=1)
     grant = lf.lock(name).acquire()
     order: list[int] = []
 
@@ -286,7 +286,7 @@ def test_waiters_are_let_in_by_push_in_the_order_they_came(side: Side, five: Mas
 @pytest.mark.slow
 def test_those_who_wait_send_nothing_but_heartbeats(side: Side, proxied_five: Proxied, name: str) -> None:
     masters = proxied_five.masters
-    waiter, holder = side.client(proxied_five.urls), side.client(masters.urls)
+    waiter, holder = side.client(proxied_five.urls, node_timeout=1), side.client(masters.urls)
     grant = holder.lock(name).acquire()
 
     def take() -> None:
@@ -452,6 +452,8 @@ def test_nothing_is_leaked_with_servers_down_and_frozen(side: Side, start_master
 def test_emptied_majority_is_a_loss_at_the_next_renewal(side: Side, start_masters: StartMasters, name: str) -> None:
     masters = start_masters(3, appendonly=True)
     lf = side.client(masters.urls)
+    with lf.lock(f"{name}-warm"):
+        wait_until(lambda: all(node.run_id for node in fleet_of(lf).nodes), what="all are connected")
     grant = lf.lock(name, lease=30).acquire()
     wait_until(lambda: masters.holding(name) == [0, 1, 2])
     empty(masters[0])

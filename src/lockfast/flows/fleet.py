@@ -11,7 +11,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from lockfast.errors import LockfastError, Refused, Unreachable
+from lockfast.errors import LockfastError, Misused, Refused, Unreachable
+from lockfast.flows.scripts import ADMIT, LEAVE, VOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +82,7 @@ class Fleet:
         self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
         self._is_agreed = False  # whether a server has told what it is
         self._blank: set[int] = set()  # servers that have none stored
+        self.closing = False  # nobody is let in any more
         self._trouble: LockfastError | None = None
         self._contended: dict[str, float] = {}
         self._order = sorted(range(len(nodes)), key=lambda place: nodes[place].where)  # the same for every client
@@ -141,6 +143,8 @@ class Fleet:
 
     def check(self, lease_ms: int) -> None:
         """Raise what keeps this quorum from working, or this lease from being asked for."""
+        if self.closing:
+            raise Misused("this client was closed while an acquire was waiting")
         if self._trouble is not None:
             raise self._trouble
         if lease_ms > self.max_lease_ms:
@@ -204,11 +208,14 @@ class Fleet:
     def forget_contention(self, name: str) -> None:
         self._contended.pop(name, None)
 
-    def too_few(self, name: str, why: dict[int, str], moment: float) -> LockfastError:
-        """What to raise when a majority cannot be had, with what each server is about."""
+    def too_few(self, name: str, heard: dict[int, Any], moment: float) -> LockfastError:
+        """What to raise when a majority cannot be had, with what each server is about.
+
+        heard: what the last requests came to, by server.
+        """
         told = []
         for place, node in enumerate(self.nodes):
-            words = why.get(place) or node.why_down
+            words = node.why_down
             if not words and not node.run_id:
                 words = "no answer yet"
             elif not words and node.counts_at > moment:
@@ -217,7 +224,12 @@ class Fleet:
                     f"and is not counted for another {node.counts_at - moment:.1f} s (with appendfsync always "
                     "it would count at once)"
                 )
+            elif not words and isinstance(heard.get(place), BaseException):
+                words = str(heard[place])
+            elif not words and node.asked_at <= moment - self.node_timeout_s:
+                words = "does not answer"
             if words:
+                words = words.replace(f" to {node.where}", "").removeprefix(f"{node.where} ")
                 told.append(f"{node.where}: {words}")
         return Unreachable(
             f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can; " + "; ".join(told)
@@ -251,6 +263,8 @@ def greeting(prefix: str, offer_ms: int) -> list[Words]:
         ("SET", key, offer_ms, "NX") if offer_ms else ("EXISTS", key),
         ("GET", key),
         ("TIME",),
+        # A server that knows the scripts runs a request whoever reads its reply: a `leave` that nobody waits for, too.
+        *[("SCRIPT", "LOAD", script.text) for script in (VOTE, LEAVE, ADMIT)],
     ]
 
 
@@ -259,7 +273,7 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
 
     refused: the error that an error reply means; None for any other reply.
     """
-    server, persistence, fsync, stored, kept, time = replies
+    server, persistence, fsync, stored, kept, time = replies[:6]  # the scripts can be sent with a request as well
     for reply in (server, persistence, stored, kept, time):
         failure = refused(reply)
         if failure is not None:

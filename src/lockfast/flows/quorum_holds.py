@@ -57,7 +57,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
         failures += 1
         if env.now() >= gives_up_at:
             hold.check()  # if it is over by now, that is what the caller must hear
-            raise env.fleet.too_few(hold.ask.name.shown, asked.why(), env.now())
+            raise env.fleet.too_few(hold.ask.name.shown, asked.heard(), env.now())
         yield backoff(failures, gives_up_at, env)
 
 
@@ -120,10 +120,9 @@ class _Renewal:
         majority = self._fleet.majority
         return len(self._had) - without < majority or sum(self._had) - forgot < majority
 
-    def why(self) -> dict[int, str]:
-        """What each server that did not answer was about."""
-        replies = self._round.replies
-        return {place: str(reply) for place, reply in enumerate(replies) if isinstance(reply, BaseException)}
+    def heard(self) -> dict[int, Any]:
+        """What came of each request."""
+        return dict(enumerate(self._round.replies))
 
     def settle(self) -> bool:
         """Tell the hold what came of it. False when too few have answered."""
@@ -136,7 +135,7 @@ class _Renewal:
             hold.revoke()
         if self._said_yes() >= self._fleet.majority:
             return True
-        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.why(), self.sent))
+        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.heard(), self.sent))
         return False
 
 
@@ -191,7 +190,7 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
         def make(lines: Sequence[object], missing: list[int] = missing, by: float = by) -> list[tuple[int, Call]]:
             return votes.leaves(missing, lines, by)
 
-        yield Scatter(missing, make, by, hear, is_free)
+        yield Scatter(missing, make, by, hear, is_free, behind=True)
         for place, reply in list(heard.items()):
             if not isinstance(reply, BaseException):
                 found[place] = reply
@@ -202,7 +201,6 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
             return len(everywhere) - gone >= fleet.majority or sent_before
         failures += 1
         if env.now() >= gives_up_at:
-            why = {place: str(reply) for place, reply in heard.items() if isinstance(reply, BaseException)}
-            failure: LockfastError = fleet.too_few(hold.ask.name.shown, why, env.now())
+            failure: LockfastError = fleet.too_few(hold.ask.name.shown, heard, env.now())
             raise Unreachable(f"{failure} (release of {hold.ask.name.shown!r})", sent=True) from None
         yield backoff(failures, gives_up_at, env)
