@@ -104,7 +104,7 @@ class Link(asyncio.Protocol):
         """How many replies are to come."""
         return len(self._owed)
 
-    def post(self, data: bytes, expected: Sequence[Expects], by: float) -> None:
+    def post(self, data: bytes, expected: Sequence[Expects | None], by: float) -> None:
         """Send now or with this turn's batch; each reply is told to who expects it. Raises Unreachable(sent=False)."""
         if self._transport is None or self._transport.is_closing():
             raise self._not_sent()
@@ -206,7 +206,7 @@ class Link(asyncio.Protocol):
         self._alarm = None
         moment = now()
         next_by = 0.0
-        for expected in self._owed:
+        for expected in list(self._owed):  # who is failed may send something in return
             if expected is None or expected.is_done:
                 continue
             if expected.by <= moment:

@@ -17,7 +17,7 @@ from lockfast.drivers.wire import ReplyError, evalsha
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -36,10 +36,11 @@ GRACE_S = 0.01  # how long a first request waits for the connections beyond a ma
 class Trip:
     """The requests of one Scatter, and the task that waits until enough of them are answered."""
 
-    __slots__ = ("_enough", "_waiter", "hear", "missing")
+    __slots__ = ("_enough", "_waiter", "bring", "hear", "missing")
 
-    def __init__(self, effect: Scatter) -> None:
+    def __init__(self, effect: Scatter, bring: Callable[[int, Call], None]) -> None:
         self.hear = effect.hear
+        self.bring = bring if effect.behind else None  # called with what was lost, if that must get there
         self._enough = effect.enough
         self.missing = 0
         self._waiter: Reply | None = None
@@ -90,6 +91,8 @@ class Heard:
         self._tell(value)
 
     def fail(self, error: BaseException) -> bool:
+        if not self.is_done and self._trip.bring is not None:
+            self._trip.bring(self._node.env.place, self._call)
         self._tell(error)
         return True
 
@@ -125,6 +128,7 @@ class QuorumAsyncio(Asyncio):
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
         self._placed: list[Link | None] = [None] * len(nodes)
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
+        self._retired: list[set[Link]] = [set() for _ in nodes]  # given up, and open: what was written there may run
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run quorum.acquire."""
@@ -194,7 +198,7 @@ class QuorumAsyncio(Asyncio):
 
     def _write(self, effect: Scatter) -> Trip:
         """Send all requests of an effect."""
-        trip = Trip(effect)
+        trip = Trip(effect, self._bring_to)
         moment = now()
         by = moment + self.env.timeout_s  # how long a link may owe a reply before it is given up
         batches: dict[int, tuple[Link, list[bytes], list[Heard]]] = {}
@@ -202,6 +206,8 @@ class QuorumAsyncio(Asyncio):
             link = self._placed[place]
             if link is None:
                 effect.hear(index, Unreachable("there is no connection to it", sent=False))
+                if effect.behind:
+                    self._bring_to(place, call)
                 continue
             _, requests, expected = batches.setdefault(place, (link, [], []))
             requests.append(evalsha(call.bound, call.args))
@@ -220,7 +226,7 @@ class QuorumAsyncio(Asyncio):
 
     async def _fill(self, effect: Scatter) -> None:
         """Have links where there are none: as many as are soon there, and enough for a majority if that can be."""
-        if effect.enough():
+        if effect.behind and effect.enough():
             return
         missing = [place for place in effect.places if self._placed[place] is None]
         for place in missing:
@@ -251,16 +257,23 @@ class QuorumAsyncio(Asyncio):
         link: Link | None = None
         try:
             link = await self._connector(place)(by, self._when_ended(place), None)
-            commands = greeting(self.prefix, self.fleet.max_lease_ms)
-            sent = now()
-            data = b"".join([wire.pack(command) for command in commands])
-            replies = await asyncio.gather(*link.request_each(data, len(commands), by))
             where = link.where
 
             def refused(reply: Any) -> LockfastError | None:
                 return wire.failure(reply, where) if isinstance(reply, ReplyError) else None
 
-            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            while True:
+                offer_ms = self.fleet.offer_ms
+                commands = greeting(self.prefix, offer_ms)
+                sent = now()
+                data = b"".join([wire.pack(command) for command in commands])
+                replies = await asyncio.gather(*link.request_each(data, len(commands), by))
+                if self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, now()):
+                    break
+                while self.fleet.offer_ms == offer_ms:
+                    if now() >= by:
+                        raise Unreachable(NOT_AGREED, sent=False)
+                    await asyncio.sleep(ASKS_AGAIN_S)
             self._placed[place] = link
             self.env.connected = True
         except LockfastError as failure:
@@ -269,6 +282,33 @@ class QuorumAsyncio(Asyncio):
                 link.close()
         finally:
             self._dials[place] = None
+
+    def _bring_to(self, place: int, call: Call) -> None:
+        """Bring a request to a server over a link of its own, if that can be done soon.
+
+        And behind whatever it may have to undo: a server that hangs will come to that first.
+        """
+        request, by = wire.eval_text(call.bound, call.args), now() + self.env.timeout_s
+        for link in self._retired[place]:
+            try:
+                link.post(request, [None], by)
+            except Unreachable:
+                pass  # it has ended
+        if not self.closed:
+            task = asyncio.get_running_loop().create_task(self._deliver(place, call), name="lockfast-undo")
+            self._undoing.add(task)
+            task.add_done_callback(self._undoing.discard)
+
+    async def _deliver(self, place: int, call: Call) -> None:
+        by = now() + self.env.timeout_s
+        try:
+            link = await self._connector(place)(by, lambda _: None)
+            try:
+                await link.request(wire.eval_text(call.bound, call.args), by)
+            finally:
+                link.close()
+        except LockfastError:
+            pass  # the lease ends it
 
     def _connector(self, place: int) -> Any:
         endpoint = self._servers.nodes[place]
@@ -285,6 +325,8 @@ class QuorumAsyncio(Asyncio):
         def ended(link: Link) -> None:
             if self._placed[place] is link:
                 self._placed[place] = None
+                self._retired[place].add(link)
+                link.ended.add_done_callback(lambda _: self._retired[place].discard(link))
                 self.fleet.nodes[place].fell_silent("the connection was lost, or it does not answer")
 
         return ended
@@ -300,7 +342,7 @@ class QuorumAsyncio(Asyncio):
     # Its end.
 
     async def stop_acquiring(self) -> None:
-        self.closing = True
+        self.closing = self.fleet.closing = True
         for hub in self._hubs:
             hub.close()
         await super().stop_acquiring()

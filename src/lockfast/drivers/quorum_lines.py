@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
@@ -23,23 +23,34 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Call, Scatter
     from lockfast.flows.fleet import Node
 
+EARLY_S = 0.001  # a wait for a server may end this much before its time is up, by the clock that is read here
 MOST_OWED = 256  # replies: a server that owes more is hung, and nothing is written to it
 
 
 class Trip:
-    """The requests of one Scatter: who hears the replies, and how many are missing."""
+    """The requests of one Scatter: who hears the replies, and how many are missing.
 
-    __slots__ = ("hear", "missing")
+    bring: called with the place and the request of what was lost, if that must get there.
+    """
 
-    def __init__(self, hear: Callable[[int, Any], None]) -> None:
+    __slots__ = ("bring", "hear", "missing")
+
+    def __init__(self, hear: Callable[[int, Any], None], bring: Callable[[int, Call], None] | None) -> None:
         self.hear = hear
+        self.bring = bring
         self.missing = 0
+
+    def lose(self, place: int, index: int, call: Call, why: Unreachable) -> None:
+        """A request came to nothing."""
+        self.hear(index, why)
+        if self.bring is not None:
+            self.bring(place, call)
 
 
 class Line:
     """One connection, and what is owed on it, in order."""
 
-    __slots__ = ("connection", "is_torn", "node", "owed", "place")
+    __slots__ = ("connection", "is_torn", "node", "owed", "place", "silent_since")
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
@@ -49,6 +60,7 @@ class Line:
         # Set while what is owed and what was written or read may differ: whoever is interrupted then leaves a line on
         # which replies would go to the wrong requests.
         self.is_torn = False
+        self.silent_since = inf  # how long it has been silent, while it owes something
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
@@ -81,6 +93,8 @@ class Line:
 
     def _tell(self, item: tuple[Trip, int, Call], reply: Any) -> None:
         self.node.answered()
+        if self.owed:
+            self.silent_since = now()
         trip, index, call = item
         if type(reply) is ReplyError:
             if wire.is_noscript(reply):
@@ -95,7 +109,8 @@ class Line:
 class Lane:
     """The lines of whoever has it, one for each server; alone with them until it gives the lane back."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, node_timeout_s: float) -> None:
+        self._node_timeout_s = node_timeout_s
         self.lines: list[Line | None] = [None] * count
         self.dialling = [False] * count
         self._poll = select.poll()
@@ -110,37 +125,44 @@ class Lane:
 
     def drop(self, line: Line, why: str) -> None:
         """It is broken: whoever is owed something on it hears so."""
+        line.node.fell_silent(why)
+        self.remove(line, why)
+        line.connection.close()
+
+    def remove(self, line: Line, why: str) -> None:
+        """Use it no more."""
         self.lines[line.place] = None
         for fd, other in list(self._by_fd.items()):
             if other is line:
                 del self._by_fd[fd]
                 self._poll.unregister(fd)
-        line.connection.close()
-        line.node.fell_silent(why)
         while line.owed:
-            trip, index, _ = line.owed.popleft()
+            trip, index, call = line.owed.popleft()
             trip.missing -= 1
-            trip.hear(index, Unreachable(why))
+            trip.lose(line.place, index, call, Unreachable(why))
 
-    def write(self, effect: Scatter, moment: float) -> Trip:
+    def write(self, effect: Scatter, moment: float, bring: Callable[[int, Call], None]) -> Trip:
         """Send all requests of an effect."""
-        trip = Trip(effect.hear)
-        by_line: dict[Line, list[tuple[int, Call]]] = {}
+        trip = Trip(effect.hear, bring if effect.behind else None)
+        by_line: dict[Line, tuple[list[tuple[Trip, int, Call]], list[bytes]]] = {}
         for index, (place, call) in enumerate(effect.make(self.lines)):
             line = self.lines[place]
             if line is None or len(line.owed) >= MOST_OWED:
                 where = "there is no connection to it" if line is None else "it owes too many answers"
-                effect.hear(index, Unreachable(where, sent=False))
+                trip.lose(place, index, call, Unreachable(where, sent=False))
                 continue
-            by_line.setdefault(line, []).append((index, call))
-        for line, calls in by_line.items():
+            items, requests = by_line.setdefault(line, ([], []))
+            items.append((trip, index, call))
+            requests.append(evalsha(call.bound, call.args))
+        for line, (items, requests) in by_line.items():
             line.is_torn = True
-            for index, call in calls:
-                line.owed.append((trip, index, call))
-            trip.missing += len(calls)
+            if not line.owed:
+                line.silent_since = moment
+            line.owed.extend(items)
+            trip.missing += len(items)
             line.node.asked(moment)
             try:
-                line.connection.sock.sendall(b"".join([evalsha(call.bound, call.args) for _, call in calls]))
+                line.connection.sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
             except OSError as error:
                 self.drop(line, f"connection to {line.connection.where} lost: {error}")
             line.is_torn = False
@@ -158,17 +180,36 @@ class Lane:
         while trip.missing and not enough():
             left_s = by - now()
             if left_s <= 0:
+                for silent in self.hanging():
+                    silent.node.asked(silent.silent_since - EARLY_S)
                 return
             for fd, _ in poll(ceil(left_s * 1000)):
                 line = by_fd.get(fd)
                 if line is not None:
                     self.read(line)
 
+    def catch_up(self) -> list[Line]:
+        """Hear what has come since: a majority was enough at the time, and nobody has read on. Returns what hangs."""
+        if not any(line is not None and line.owed for line in self.lines):
+            return []
+        for fd, _ in self._poll.poll(0):
+            self.read(self._by_fd[fd])
+        return self.hanging()
+
+    def hanging(self) -> list[Line]:
+        """The lines that have been silent for too long. To be asked only when all that has come was read."""
+        latest = now() - self._node_timeout_s + EARLY_S
+        return [line for line in self.lines if line is not None and line.owed and line.silent_since <= latest]
+
     def read(self, line: Line) -> None:
         try:
             line.read()
         except Unreachable as failure:
             self.drop(line, str(failure))
+        except BaseException:
+            # Something of the stream may be lost now: what comes next could be taken for the reply to another request.
+            self.drop(line, "interrupted while a reply was being read")
+            raise
 
     def drain(self, by: float) -> None:
         """Wait a moment for what is owed, so that what was written is read before the connections end."""

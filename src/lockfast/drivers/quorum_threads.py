@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import wire
-from lockfast.drivers.connection import connect
+from lockfast.drivers.connection import connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.quorum_lines import Lane, Line
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockfast.drivers.connection import Connection
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
-    from lockfast.flows.effects import Effect, Flow
+    from lockfast.flows.effects import Call, Effect, Flow
     from lockfast.grants import Hold
     from lockfast.topologies import Quorum
 
@@ -92,6 +92,19 @@ class QuorumThreads(Threads):
             raise failure
         return found
 
+    def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end: see Threads. What has come since the last one is heard first."""
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            pass
+        else:
+            try:
+                self._catch_up(lane)
+            finally:
+                self._lanes.append(lane)
+        return super().run(flow)
+
     def _perform(self, effect: Effect) -> Any:
         if type(effect) is Scatter:
             self._scatter(effect)
@@ -110,15 +123,15 @@ class QuorumThreads(Threads):
         try:
             lane = self._lanes.pop()
         except IndexError:
-            lane = Lane(len(self._servers.nodes))
+            lane = Lane(len(self._servers.nodes), self._node_timeout_s)
         try:
+            self._catch_up(lane)
             lines = lane.lines
-            lane.mend()
             for place in effect.places:
                 if lines[place] is None:
                     self._fill(lane, effect)
                     break
-            trip = lane.write(effect, now())
+            trip = lane.write(effect, now(), self._bring)
             lane.gather(trip, effect.enough, effect.by)
         finally:
             self._lanes.append(lane)
@@ -131,7 +144,7 @@ class QuorumThreads(Threads):
     def _fill(self, lane: Lane, effect: Scatter) -> None:
         """Have lines where there are none: as many as are soon there, and enough for a majority if that can be."""
         missing = [place for place in effect.places if lane.lines[place] is None and not self._take_spare(lane, place)]
-        if not missing or effect.enough():
+        if not missing or (effect.behind and effect.enough()):
             return
         for place in missing:
             if not lane.dialling[place]:
@@ -152,6 +165,37 @@ class QuorumThreads(Threads):
                 if left_s <= 0:
                     return
                 self._arrived.wait(left_s)
+
+    def _catch_up(self, lane: Lane) -> None:
+        """Hear what has come, and see what hangs: the line, if there is another to the same server, or the server."""
+        lane.mend()
+        for line in lane.catch_up():
+            if self._spare[line.place]:
+                connection = line.connection
+                connection.owed = len(line.owed)  # so that it stays open for a while: what was written must still run
+                lane.remove(line, f"{connection.where} does not answer")
+                self._take_spare(lane, line.place)
+                self._let_go(connection)
+            else:
+                line.node.asked(line.silent_since)
+
+    def _bring(self, place: int, call: Call) -> None:
+        """Bring a request to a server over a connection of its own, if that can be done soon."""
+        if not self.closed:
+            self._beside(self._deliver, place, call)
+
+    def _deliver(self, place: int, call: Call) -> None:
+        endpoint, by = self._servers.nodes[place], now() + self.env.timeout_s
+        try:
+            connection = deliver(endpoint, endpoint.path, by, wire.eval_text(call.bound, call.args))
+        except LockfastError:
+            return  # the lease ends it
+        try:
+            connection.read(by)
+        except LockfastError:
+            pass
+        finally:
+            self._let_go(connection)
 
     def _take_spare(self, lane: Lane, place: int) -> bool:
         try:
@@ -185,16 +229,23 @@ class QuorumThreads(Threads):
     def _introduced(self, place: int, by: float) -> Connection:
         """A connection whose server has said who it is, and since when."""
         connection = self._connector(place)(by)
-        commands = greeting(self.prefix, self.fleet.max_lease_ms)
+
+        def refused(reply: Any) -> LockfastError | None:
+            return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
+
         try:
-            sent = now()
-            connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
-            replies = connection.read_each(by)
-
-            def refused(reply: Any) -> LockfastError | None:
-                return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
-
-            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            while True:
+                offer_ms = self.fleet.offer_ms
+                commands = greeting(self.prefix, offer_ms)
+                sent = now()
+                connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
+                replies = connection.read_each(by)
+                if self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, now()):
+                    break
+                while self.fleet.offer_ms == offer_ms:
+                    if now() >= by or self.closed:
+                        raise Unreachable(NOT_AGREED, sent=False)
+                    time.sleep(ASKS_AGAIN_S)
         except BaseException:
             connection.close()
             raise
@@ -231,7 +282,7 @@ class QuorumThreads(Threads):
     # Its end.
 
     def stop_acquiring(self) -> None:
-        self.closing = True
+        self.closing = self.fleet.closing = True
         for hub in self._hubs:
             hub.close()
         super().stop_acquiring()

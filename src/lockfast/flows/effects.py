@@ -121,6 +121,7 @@ class Scatter:
     error that it came to; also later, with replies that come after the answer. Neither may wait for anything.
     enough: whether what was heard will do; it is asked before every wait. by: when to go on without the rest.
     behind: this undoes earlier requests: it is written whatever happens, and not waited for if the task is cancelled.
+    What cannot be written, or is lost with its connection, is brought over another one, beside everything else.
     """
 
     __slots__ = ("behind", "by", "enough", "hear", "make", "places")

@@ -11,7 +11,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from lockfast.errors import LockfastError, Refused, Unreachable
+from lockfast.errors import LockfastError, Misused, Refused, Unreachable
+from lockfast.flows.scripts import ADMIT, LEAVE, VOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_LEAD_US = 500_000  # how far a proposal may be ahead of the server's clock
 COARSE_S = 1.0  # an uptime is the difference of two whole seconds: it may say that much too much
+ASKS_AGAIN_S = 0.005  # how often one that has no max_lease stored looks whether the others have told it
+NOT_AGREED = "it has no max_lease stored, and too few others answer to know whether that is so everywhere"
 PROBE_S = 0.5  # how often one that did not answer is looked at
 RATE = 1.01  # how much faster than ours a server's clock may be
 CONTENDED_S = 5.0  # how long a name counts as contended after it was
@@ -78,6 +81,8 @@ class Fleet:
         self.grants = 0  # and how often that came to a hold
         self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
         self._is_agreed = False  # whether a server has told what it is
+        self._blank: set[int] = set()  # servers that have none stored
+        self.closing = False  # nobody is let in any more
         self._trouble: LockfastError | None = None
         self._contended: dict[str, float] = {}
         self._order = sorted(range(len(nodes)), key=lambda place: nodes[place].where)  # the same for every client
@@ -86,12 +91,30 @@ class Fleet:
     def max_lease_ms(self) -> int:
         return round(self.max_lease_s * 1000)
 
-    def introduce(self, place: int, told: Introduction, sent: float, heard: float) -> None:
+    @property
+    def offer_ms(self) -> int:
+        """The max_lease to store on a server that has none; 0 as long as it is not known.
+
+        A client that names none takes the one that is stored. It stores its own only if a majority has none: a server
+        that was restarted empty must not be told another than its peers have.
+        """
+        is_known = self._is_chosen or self._is_agreed or len(self._blank) >= self.majority
+        return self.max_lease_ms if is_known else 0
+
+    def introduce(self, place: int, told: Introduction, sent: float, heard: float) -> bool:
         """A server has introduced itself on a new connection, by commands sent at `sent` and answered at `heard`.
 
-        Raises nothing: what is wrong with the whole of them is told to whoever wants a hold.
+        False: it has no max_lease stored, and is to be asked again once there is one to offer. Raises nothing: what is
+        wrong with the whole of them is told to whoever wants a hold.
         """
         node = self.nodes[place]
+        if not told.max_lease_ms:
+            self._blank.add(place)
+            return False
+        self._hear(place, node, told, sent, heard)
+        return True
+
+    def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float) -> None:
         for other in self.nodes:
             if other is not node and other.run_id == told.run_id:
                 self._trouble = Refused(
@@ -109,6 +132,7 @@ class Fleet:
                 return
             self.max_lease_s = told.max_lease_ms / 1000
         self._is_agreed = True
+        self._blank.discard(place)
         if node.run_id != told.run_id:
             node.run_id = told.run_id
             short_s = self.max_lease_s + COARSE_S - told.uptime_s
@@ -119,6 +143,8 @@ class Fleet:
 
     def check(self, lease_ms: int) -> None:
         """Raise what keeps this quorum from working, or this lease from being asked for."""
+        if self.closing:
+            raise Misused("this client was closed while an acquire was waiting")
         if self._trouble is not None:
             raise self._trouble
         if lease_ms > self.max_lease_ms:
@@ -186,11 +212,14 @@ class Fleet:
     def forget_contention(self, name: str) -> None:
         self._contended.pop(name, None)
 
-    def too_few(self, name: str, why: dict[int, str], moment: float) -> LockfastError:
-        """What to raise when a majority cannot be had, with what each server is about."""
+    def too_few(self, name: str, heard: dict[int, Any], moment: float) -> LockfastError:
+        """What to raise when a majority cannot be had, with what each server is about.
+
+        heard: what the last requests came to, by server.
+        """
         told = []
         for place, node in enumerate(self.nodes):
-            words = node.why_down or why.get(place)
+            words = node.why_down
             if not words and not node.run_id:
                 words = "no answer yet"
             elif not words and node.counts_at > moment:
@@ -199,7 +228,12 @@ class Fleet:
                     f"and is not counted for another {node.counts_at - moment:.1f} s (appendonly yes with "
                     "appendfsync always lets it count at once)"
                 )
+            elif not words and isinstance(heard.get(place), BaseException):
+                words = str(heard[place])
+            elif not words and node.asked_at <= moment - self.node_timeout_s:
+                words = "does not answer"
             if words:
+                words = words.replace(f" to {node.where}", "").removeprefix(f"{node.where} ")
                 told.append(f"{node.where}: {words}")
         return Unreachable(
             f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can; " + "; ".join(told)
@@ -216,23 +250,25 @@ class Introduction:
         self.uptime_s = uptime_s
         self.keeps = keeps  # whether a restart loses nothing that it has answered
         self.server_us = server_us
-        self.max_lease_ms = max_lease_ms
+        self.max_lease_ms = max_lease_ms  # 0: none is stored
         self.key = key
 
 
 Words = tuple[str | int, ...]
 
 
-def greeting(prefix: str, max_lease_ms: int) -> list[Words]:
-    """The commands that a server introduces itself by."""
+def greeting(prefix: str, offer_ms: int) -> list[Words]:
+    """The commands that a server introduces itself by. offer_ms: the max_lease to store if it has none; 0: none."""
     key = f"{prefix}:quorum"
     return [
         ("INFO", "server"),
         ("INFO", "persistence"),
         ("CONFIG", "GET", "appendfsync"),
-        ("SET", key, max_lease_ms, "NX"),
+        ("SET", key, offer_ms, "NX") if offer_ms else ("EXISTS", key),
         ("GET", key),
         ("TIME",),
+        # A server that knows the scripts runs a request whoever reads its reply: a `leave` that nobody waits for, too.
+        *[("SCRIPT", "LOAD", script.text) for script in (VOTE, LEAVE, ADMIT)],
     ]
 
 
@@ -241,7 +277,7 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
 
     refused: the error that an error reply means; None for any other reply.
     """
-    server, persistence, fsync, stored, kept, time = replies
+    server, persistence, fsync, stored, kept, time = replies[:6]  # the scripts can be sent with a request as well
     for reply in (server, persistence, stored, kept, time):
         failure = refused(reply)
         if failure is not None:
@@ -261,7 +297,7 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
             int(facts["uptime_in_seconds"]),
             keeps,
             int(time[0]) * 1_000_000 + int(time[1]),
-            int(kept),
+            int(kept or 0),
             f"{prefix}:quorum",
         )
     except (KeyError, ValueError, TypeError) as error:

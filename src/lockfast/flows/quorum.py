@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lockfast.errors import LockfastError, NotAcquired, Refused
 from lockfast.flows.admission import UNDO_S, busy, give_up_at, wait_for_push
 from lockfast.flows.effects import Call, Scatter, Sleep, backoff
+from lockfast.flows.fleet import PROBE_S
 from lockfast.flows.votes import Round, Votes
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up
     except BaseException:
-        yield from _give_up(votes, list(range(len(fleet.nodes))), env, waits=True)
+        yield from _give_up(votes, list(range(len(fleet.nodes))), env, fleet, waits=True)
         raise
 
 
@@ -79,7 +80,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
         # Who is the head of another queue than most others wait in has tried, before it goes over to theirs.
         if door != best and (door not in ready or votes.deadlines[door] <= moment or tries > 1):
             if door >= 0:
-                yield from _give_up(votes, [door], env)
+                yield from _give_up(votes, [door], env, fleet)
             door, tries = best, 0
         at_head = votes.deadlines[door] > moment
         queues = wait_s != 0 and not at_head
@@ -89,7 +90,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             moment = env.now()
             if votes.deadlines[door] > moment:
                 continue  # now the others
-            position = votes.positions[door]
+            position = votes.positions[door] if type(votes.replies[door]) is int else 0
             if not position:  # it says nothing, or no to everybody: let the majority tell
                 fleet.forget_contention(name)
                 yield from patience.try_again(votes)
@@ -101,6 +102,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             # Who has a majority while others wait at the door came after them.
             held = None if position else (yield from _settle(votes, env, fleet))
             if held is not None:
+                fleet.check(ask.lease_ms + ask.grace_ms)  # what a server that was met just now has told
                 if not has_waited:
                     fleet.forget_contention(name)
                 fleet.grants += 1
@@ -110,10 +112,11 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             # Those that answered and count: a no of theirs may be a yes later.
             able = [p for p in ready if type(votes.replies[p]) is int and fleet.is_counted(p, moment)]
             if len(able) < fleet.majority:
-                yield from _give_up(votes, everywhere, env)
+                yield from _give_up(votes, everywhere, env, fleet)
                 yield from patience.try_again(votes)
                 continue
-            yield from _give_up(votes, [place for place in everywhere if place != door or wait_s == 0], env)
+            if moment < patience.ends_at:
+                yield from _give_up(votes, [place for place in everywhere if place != door], env, fleet)
         patience.heard(moment)
         fleet.note_contention(name, moment)
         if moment >= patience.ends_at:
@@ -124,7 +127,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
         else:  # at the head, and the others are not free yet: most likely a `leave` is on its way to them
             tries += 1
             if tries > TRIES_AT_DOOR:  # others wait at another door, or hold without this one: let them go on
-                yield from _give_up(votes, [door], env)
+                yield from _give_up(votes, [door], env, fleet)
                 tries = 0
             pause_s = min(max(moment - sent, SHORTEST_PAUSE_S) * 2 ** min(tries, 8), LONGEST_PAUSE_S)
             yield Sleep(max(0.0, min(pause_s * (0.5 + env.jitter()), patience.ends_at - env.now())))
@@ -157,11 +160,14 @@ class _Patience:
         counts_at = fleet.counts_at()
         if moment < counts_at < inf and (self.failures == 1 or self._wait_s != 0):
             # They answer, and will be counted: that is worth waiting for, as a lock that others hold is.
-            if counts_at >= self.ends_at:
-                yield Sleep(max(0.0, self.ends_at - moment))
-                raise self._too_few(votes)
-            yield Sleep(counts_at - moment)
-            self._heard_at, self.failures = env.now(), 0
+            while moment < counts_at < inf:
+                if moment >= self.ends_at:
+                    raise self._too_few(votes)
+                yield Sleep(min(counts_at, self.ends_at, moment + PROBE_S) - moment)
+                fleet.check(0)
+                yield Scatter([], lambda _: [], moment, _nothing, lambda: True)  # look after those that are down
+                moment, counts_at = env.now(), fleet.counts_at()
+            self._heard_at, self.failures = moment, 0
             return
         gives_up_at = give_up_at(self._started, self._heard_at, self._wait_s, env)
         if self._wait_s and self.failures > 1:
@@ -171,8 +177,11 @@ class _Patience:
         yield backoff(self.failures, gives_up_at, env)
 
     def _too_few(self, votes: Votes) -> LockfastError:
-        why = {place: str(reply) for place, reply in enumerate(votes.replies) if isinstance(reply, BaseException)}
-        return self._fleet.too_few(self._name, why, self._env.now())
+        return self._fleet.too_few(self._name, dict(enumerate(votes.replies)), self._env.now())
+
+
+def _nothing(_index: int, _reply: object) -> None:
+    """Nobody was asked."""
 
 
 def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[None]:
@@ -265,22 +274,28 @@ def _wait_at_door(votes: Votes, door: int, listening: int, ends_at: float, fleet
     votes.pushed(door, number)
 
 
-def _give_up(votes: Votes, places: list[int], env: Env, waits: bool = False) -> Flow[None]:
-    """Take back what these servers may have voted. waits: until they have confirmed, for a moment."""
+def _give_up(votes: Votes, places: list[int], env: Env, fleet: Fleet, waits: bool = False) -> Flow[None]:
+    """Take back what these servers may have voted.
+
+    waits: until those that are well have confirmed it, for a moment at most.
+    """
     asked = [place for place in places if votes.may_stand(place)]
     if not asked:
         return
-    by = env.now() + UNDO_S
-    left = len(asked) if waits else 0
+    moment = env.now()
+    by = moment + min(UNDO_S, fleet.node_timeout_s)
+    well = fleet.ready(moment) if waits else []
+    left = len([place for place in asked if place in well])
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
         requests = votes.leaves(asked, lines, by)
         votes.forget(asked)
         return requests
 
-    def hear(_index: int, _reply: object) -> None:
+    def hear(index: int, _reply: object) -> None:
         nonlocal left
-        left -= 1
+        if asked[index] in well:
+            left -= 1
 
     try:
         yield Scatter(asked, make, by, hear, lambda: left <= 0, behind=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lockfast.flows.votes import Votes
     from lockfast.grants import Hold
 
+ANEW = 3  # what a server answers that did not know of the vote
 LOST = "a majority of the servers no longer knows it (broken, flushed, or restarted empty)"
 
 
@@ -56,7 +57,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
         failures += 1
         if env.now() >= gives_up_at:
             hold.check()  # if it is over by now, that is what the caller must hear
-            raise env.fleet.too_few(hold.ask.name.shown, asked.why(), env.now())
+            raise env.fleet.too_few(hold.ask.name.shown, asked.heard(), env.now())
         yield backoff(failures, gives_up_at, env)
 
 
@@ -72,6 +73,7 @@ class _Renewal:
         self.sent = sent
         self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
         self._weight = weight
+        self._had = [deadline > sent for deadline in hold.votes.deadlines]
         self._round = Round(hold.votes, places, sent, self._lease_ms)
         self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
 
@@ -97,18 +99,30 @@ class _Renewal:
             [
                 place
                 for place, code in enumerate(replies)
-                if type(code) is int and code >= 1 and fleet.is_counted(place, self.sent)
+                if type(code) is int
+                and code >= 1
+                and fleet.is_counted(place, self.sent)
+                and not (code == ANEW and self._had[place])  # who forgot once is believed in the next round
             ]
         )
 
     def _is_gone(self) -> bool:
-        said_no = len([code for code in self._round.replies if type(code) is int and code < 1])
-        return len(self._fleet.nodes) - said_no < self._fleet.majority
+        """Whether too few are left that may have kept their votes.
 
-    def why(self) -> dict[int, str]:
-        """What each server that did not answer was about."""
-        replies = self._round.replies
-        return {place: str(reply) for place, reply in enumerate(replies) if isinstance(reply, BaseException)}
+        A server that had voted and gives its vote anew has forgotten it: in between, others may have had it. (Not of
+        one that restarted: nobody counted it since.)
+        """
+        without = forgot = 0
+        for place, code in enumerate(self._round.replies):
+            if type(code) is int and (code < 1 or (code == ANEW and self._had[place])):
+                without += 1
+                forgot += self._had[place] and self._fleet.is_counted(place, self.sent)
+        majority = self._fleet.majority
+        return len(self._had) - without < majority or sum(self._had) - forgot < majority
+
+    def heard(self) -> dict[int, Any]:
+        """What came of each request."""
+        return dict(enumerate(self._round.replies))
 
     def settle(self) -> bool:
         """Tell the hold what came of it. False when too few have answered."""
@@ -121,7 +135,7 @@ class _Renewal:
             hold.revoke()
         if self._said_yes() >= self._fleet.majority:
             return True
-        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.why(), self.sent))
+        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.heard(), self.sent))
         return False
 
 
@@ -176,7 +190,7 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
         def make(lines: Sequence[object], missing: list[int] = missing, by: float = by) -> list[tuple[int, Call]]:
             return votes.leaves(missing, lines, by)
 
-        yield Scatter(missing, make, by, hear, is_free)
+        yield Scatter(missing, make, by, hear, is_free, behind=True)
         for place, reply in list(heard.items()):
             if not isinstance(reply, BaseException):
                 found[place] = reply
@@ -187,7 +201,6 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
             return len(everywhere) - gone >= fleet.majority or sent_before
         failures += 1
         if env.now() >= gives_up_at:
-            why = {place: str(reply) for place, reply in heard.items() if isinstance(reply, BaseException)}
-            failure: LockfastError = fleet.too_few(hold.ask.name.shown, why, env.now())
+            failure: LockfastError = fleet.too_few(hold.ask.name.shown, heard, env.now())
             raise Unreachable(f"{failure} (release of {hold.ask.name.shown!r})", sent=True) from None
         yield backoff(failures, gives_up_at, env)
