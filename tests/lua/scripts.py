@@ -23,7 +23,7 @@ LEASE_MS = 30_000
 PLACE_MS = 6_000
 DAY_MS = 86_400_000
 LUA = Path(lockfast.__file__).parent / "lua"
-SCRIPTS = ("admit", "leave", "renew", "resize", "revoke", "inspect", "proclaim", "observe", "latch", "barrier")
+SCRIPTS = ("admit", "leave", "vote", "renew", "resize", "revoke", "inspect", "proclaim", "observe", "latch", "barrier")
 
 
 class Admitted(NamedTuple):
@@ -39,7 +39,7 @@ class Scripts:
     """The scripts on one connection.
 
     clocked: the scripts take the time from `clock_us` instead of the server, so that a test can let hours pass.
-    quick: False cuts the quick way out of admit and leave.
+    quick: False cuts the quick way out of admit, leave and vote.
     """
 
     def __init__(self, server: Server, *, clocked: bool = False, quick: bool = True) -> None:
@@ -144,6 +144,13 @@ class Named:
     ) -> tuple[Argument, ...]:
         return self.scripts.request("leave", self.keys, ticket=ticket, lease_ms=lease, unsure=int(unsure), note=note)
 
+    def vote(
+        self, ticket: str, proposal: int, *, weight: int = 1, lease: int = LEASE_MS, owner: str = "host 1"
+    ) -> list[int]:
+        what = {"kind": self.kind, "limit": self.limit, "weight": weight, "lease_ms": lease}
+        reply: list[int] = self.scripts.call("vote", self.keys, **what, owner=owner, proposal=proposal, ticket=ticket)
+        return reply
+
     def renew(self, ticket: str, fence: int, lease: int = LEASE_MS, weight: int = 0, heir: str = "") -> list[int]:
         reply: list[int] = self.scripts.call(
             "renew", self.keys, ticket=ticket, fence=fence, lease_ms=lease, weight=weight, heir=heir
@@ -204,7 +211,7 @@ def argument_names(script: str) -> list[str]:
 
 def without_quick_way(script: str, text: str) -> str:
     """The script as it would be if it had no quick way: what stands between its header and the shared part is cut."""
-    if script not in ("admit", "leave"):
+    if script not in ("admit", "leave", "vote"):
         return text
     before, shared, after = text.partition((LUA / "state.lua").read_text())
     assert shared, "the shared part is not in the script"
