@@ -67,7 +67,7 @@ def _quorum(servers: list[object]) -> Topology:
     if len(nodes) % 2 == 0:
         warnings.warn(
             f"{len(nodes)} servers bear no more failures than {len(nodes) - 1}: name an odd number",
-            stacklevel=6,
+            stacklevel=5,
         )
     return Quorum(nodes)
 

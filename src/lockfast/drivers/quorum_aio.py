@@ -17,7 +17,7 @@ from lockfast.drivers.wire import ReplyError, evalsha
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -235,16 +235,23 @@ class QuorumAsyncio(Asyncio):
         link: Link | None = None
         try:
             link = await self._connector(place)(by, self._when_ended(place), None)
-            commands = greeting(self.prefix, self.fleet.max_lease_ms)
-            sent = now()
-            data = b"".join([wire.pack(command) for command in commands])
-            replies = await asyncio.gather(*link.request_each(data, len(commands), by))
             where = link.where
 
             def refused(reply: Any) -> LockfastError | None:
                 return wire.failure(reply, where) if isinstance(reply, ReplyError) else None
 
-            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            while True:
+                offer_ms = self.fleet.offer_ms
+                commands = greeting(self.prefix, offer_ms)
+                sent = now()
+                data = b"".join([wire.pack(command) for command in commands])
+                replies = await asyncio.gather(*link.request_each(data, len(commands), by))
+                if self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, now()):
+                    break
+                while self.fleet.offer_ms == offer_ms:
+                    if now() >= by:
+                        raise Unreachable(NOT_AGREED, sent=False)
+                    await asyncio.sleep(ASKS_AGAIN_S)
             self._lines[place] = link
             self.env.connected = True
         except LockfastError as failure:

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import wire
@@ -14,10 +14,10 @@ from lockfast.drivers.connection import connect
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.quorum_lines import Lane, Line
 from lockfast.drivers.threads import Threads
-from lockfast.errors import LockfastError, Misused
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import Fleet, Node, greeting, read_greeting
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from lockfast.drivers.connection import Connection
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
-    from lockfast.flows.effects import Effect
+    from lockfast.flows.effects import Effect, Flow
     from lockfast.grants import Hold
     from lockfast.topologies import Quorum
 
+R = TypeVar("R")
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
 MOST_SPARE = 8
@@ -74,6 +75,19 @@ class QuorumThreads(Threads):
     def release(self, hold: Hold) -> None:
         """Run ending.release."""
         self.run(ending.release(hold, self.keeper, self.env))
+
+    def run(self, flow: Flow[R]) -> R:
+        """Run a flow to its end: see Threads. What has come since the last one is heard first."""
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            pass
+        else:
+            try:
+                lane.catch_up()
+            finally:
+                self._lanes.append(lane)
+        return super().run(flow)
 
     def _perform(self, effect: Effect) -> Any:
         if type(effect) is Scatter:
@@ -167,16 +181,23 @@ class QuorumThreads(Threads):
     def _introduced(self, place: int, by: float) -> Connection:
         """A connection whose server has said who it is, and since when."""
         connection = self._connector(place)(by)
-        commands = greeting(self.prefix, self.fleet.max_lease_ms)
+
+        def refused(reply: Any) -> LockfastError | None:
+            return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
+
         try:
-            sent = now()
-            connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
-            replies = connection.read_each(by)
-
-            def refused(reply: Any) -> LockfastError | None:
-                return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
-
-            self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent)
+            while True:
+                offer_ms = self.fleet.offer_ms
+                commands = greeting(self.prefix, offer_ms)
+                sent = now()
+                connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
+                replies = connection.read_each(by)
+                if self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, now()):
+                    break
+                while self.fleet.offer_ms == offer_ms:
+                    if now() >= by or self.closed:
+                        raise Unreachable(NOT_AGREED, sent=False)
+                    time.sleep(ASKS_AGAIN_S)
         except BaseException:
             connection.close()
             raise

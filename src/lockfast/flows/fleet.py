@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from lockfast.flows.effects import Env
 
+MAX_LEAD_US = 500_000  # how far a proposal may be ahead of the server's clock
+COARSE_S = 1.0  # an uptime is the difference of two whole seconds: it may say that much too much
+ASKS_AGAIN_S = 0.005  # how often one that has no max_lease stored looks whether the others have told it
+NOT_AGREED = "it has no max_lease stored, and too few others answer to know whether that is so everywhere"
 PROBE_S = 0.5  # how often one that did not answer is looked at
 RATE = 1.01  # how much faster than ours a server's clock may be
 CONTENDED_S = 5.0  # how long a name counts as contended after it was
@@ -55,9 +59,13 @@ class Node:
         self.asked_at = inf
         self.why_down = why
 
-    def told_time(self, server_us: int, sent: float) -> None:
-        """Its clock showed this after `sent`, on ours: what follows from it is never too low."""
-        self.ahead_us = server_us - sent * 1e6
+    def told_time(self, server_us: int, sent: float, heard: float) -> None:
+        """Its clock showed this after `sent` and before `heard`, on ours.
+
+        What follows from it is what its clock shows when the next request arrives there, and a little more; but never
+        much more, however slow the answer was: a fence far ahead of all clocks would be outlived by none of them.
+        """
+        self.ahead_us = server_us - heard * 1e6 + min(2e6 * (heard - sent), MAX_LEAD_US)
 
 
 class Fleet:
@@ -72,6 +80,7 @@ class Fleet:
         self.grants = 0  # and how often that came to a hold
         self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
         self._is_agreed = False  # whether a server has told what it is
+        self._blank: set[int] = set()  # servers that have none stored
         self._trouble: LockfastError | None = None
         self._contended: dict[str, float] = {}
         self._order = sorted(range(len(nodes)), key=lambda place: nodes[place].where)  # the same for every client
@@ -80,12 +89,30 @@ class Fleet:
     def max_lease_ms(self) -> int:
         return round(self.max_lease_s * 1000)
 
-    def introduce(self, place: int, told: Introduction, moment: float) -> None:
-        """A server has introduced itself on a new connection, by commands sent at `moment`.
+    @property
+    def offer_ms(self) -> int:
+        """The max_lease to store on a server that has none; 0 as long as it is not known.
 
-        Raises nothing: what is wrong with the whole of them is told to whoever wants a hold.
+        A client that names none takes the one that is stored. It stores its own only if a majority has none: a server
+        that was restarted empty must not be told another than its peers have.
+        """
+        is_known = self._is_chosen or self._is_agreed or len(self._blank) >= self.majority
+        return self.max_lease_ms if is_known else 0
+
+    def introduce(self, place: int, told: Introduction, sent: float, heard: float) -> bool:
+        """A server has introduced itself on a new connection, by commands sent at `sent` and answered at `heard`.
+
+        False: it has no max_lease stored, and is to be asked again once there is one to offer. Raises nothing: what is
+        wrong with the whole of them is told to whoever wants a hold.
         """
         node = self.nodes[place]
+        if not told.max_lease_ms:
+            self._blank.add(place)
+            return False
+        self._hear(place, node, told, sent, heard)
+        return True
+
+    def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float) -> None:
         for other in self.nodes:
             if other is not node and other.run_id == told.run_id:
                 self._trouble = Refused(
@@ -103,11 +130,13 @@ class Fleet:
                 return
             self.max_lease_s = told.max_lease_ms / 1000
         self._is_agreed = True
+        self._blank.discard(place)
         if node.run_id != told.run_id:
             node.run_id = told.run_id
-            short_s = self.max_lease_s - told.uptime_s
-            node.counts_at = -inf if told.keeps or short_s <= 0 else moment + short_s * RATE
-        node.told_time(told.server_us, moment)
+            short_s = self.max_lease_s + COARSE_S - told.uptime_s
+            # From when it was heard: it had been up for that long by then, and no longer when it was asked.
+            node.counts_at = -inf if told.keeps or short_s <= 0 else heard + short_s * RATE
+        node.told_time(told.server_us, sent, heard)
         node.answered()
 
     def check(self, lease_ms: int) -> None:
@@ -205,21 +234,21 @@ class Introduction:
         self.uptime_s = uptime_s
         self.keeps = keeps  # whether a restart loses nothing that it has answered
         self.server_us = server_us
-        self.max_lease_ms = max_lease_ms
+        self.max_lease_ms = max_lease_ms  # 0: none is stored
         self.key = key
 
 
 Words = tuple[str | int, ...]
 
 
-def greeting(prefix: str, max_lease_ms: int) -> list[Words]:
-    """The commands that a server introduces itself by."""
+def greeting(prefix: str, offer_ms: int) -> list[Words]:
+    """The commands that a server introduces itself by. offer_ms: the max_lease to store if it has none; 0: none."""
     key = f"{prefix}:{{quorum}}"
     return [
         ("INFO", "server"),
         ("INFO", "persistence"),
         ("CONFIG", "GET", "appendfsync"),
-        ("SET", key, max_lease_ms, "NX"),
+        ("SET", key, offer_ms, "NX") if offer_ms else ("EXISTS", key),
         ("GET", key),
         ("TIME",),
     ]
@@ -250,7 +279,7 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
             int(facts["uptime_in_seconds"]),
             keeps,
             int(time[0]) * 1_000_000 + int(time[1]),
-            int(kept),
+            int(kept or 0),
             f"{prefix}:{{quorum}}",
         )
     except (KeyError, ValueError, TypeError) as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lockfast.errors import LockfastError, NotAcquired, Refused
 from lockfast.flows.admission import UNDO_S, busy, give_up_at, wait_for_push
 from lockfast.flows.effects import Call, Scatter, Sleep, backoff
-from lockfast.flows.votes import Votes
+from lockfast.flows.votes import Round, Votes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +99,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             # Who has a majority while others wait at the door came after them.
             held = None if position else (yield from _settle(votes, env, fleet))
             if held is not None:
+                fleet.check(ask.lease_ms + ask.grace_ms)  # what a server that was met just now has told
                 if not has_waited:
                     fleet.forget_contention(name)
                 fleet.grants += 1
@@ -118,7 +119,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             raise NotAcquired(busy(name, wait_s), name=name, waited_s=wait_s or 0.0)
         if position:
             has_waited, tries = True, 0
-            yield from _wait_at_door(votes, door, sent, listening, patience.ends_at, fleet)
+            yield from _wait_at_door(votes, door, listening, patience.ends_at, fleet)
         else:  # at the head, and the others are not free yet: most likely a `leave` is on its way to them
             tries += 1
             if tries > TRIES_AT_DOOR:  # others wait at another door, or hold without this one: let them go on
@@ -182,9 +183,10 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
     proposal = fleet.proposal(env.seen.get(ask.name.shown, 0), sent)
     fleet.rounds += 1
     majority = fleet.majority
+    asked = Round(votes, places, sent, ask.lease_ms)
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
-        votes.begin(places, lines)
+        asked.begin(lines)
         return [
             (place, Call(ask.admit(env, None), (proposal - 1, votes.tickets[place]), by))
             if place == queue_at
@@ -194,7 +196,7 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
 
     def enough() -> bool:
         yes = no = 0
-        replies = votes.replies
+        replies = asked.replies
         for place in places:
             code = replies[place]
             if code is not None:
@@ -207,7 +209,7 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
         # Too many have said no; but where the caller stands in the queue is worth waiting for.
         return len(places) - no < majority and (queue_at < 0 or replies[queue_at] is not None)
 
-    yield Scatter(places, make, by, votes.hearer(places, sent), enough)
+    yield Scatter(places, make, by, asked.hear, enough)
 
 
 def _settle(votes: Votes, env: Env, fleet: Fleet) -> Flow[Held | None]:
@@ -236,18 +238,19 @@ def _keep(
     """Have votes kept for another lease, with this fence at least."""
     sent = env.now()
     by = sent + max(fleet.node_timeout_s, env.attempt_s / 4)
+    asked = Round(votes, places, sent, lease_ms)
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
-        votes.begin(places, lines)
+        asked.begin(lines)
         return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
 
     def enough() -> bool:
         return votes.sure_until(fence, sent) > sent + lease_ms / 2000
 
-    yield Scatter(places, make, by, votes.hearer(places, sent), enough)
+    yield Scatter(places, make, by, asked.hear, enough)
 
 
-def _wait_at_door(votes: Votes, door: int, sent: float, listening: int, ends_at: float, fleet: Fleet) -> Flow[None]:
+def _wait_at_door(votes: Votes, door: int, listening: int, ends_at: float, fleet: Fleet) -> Flow[None]:
     """Wait for the push by which the door gives its vote; or until it is time to ask it again."""
     ask, position, due_ms = votes.ask, votes.positions[door], votes.dues_ms[door]
     push = yield from wait_for_push(votes.tickets[door], position, due_ms, ends_at, listening, fleet.nodes[door].env)
@@ -256,7 +259,7 @@ def _wait_at_door(votes: Votes, door: int, sent: float, listening: int, ends_at:
     kind, number = push
     if kind == "refused":
         raise Refused(f"{ask.name.shown!r}: it wants {ask.weight}, the limit is {number} now", code="LIMIT")
-    votes.pushed(door, number, sent)
+    votes.pushed(door, number)
 
 
 def _give_up(votes: Votes, places: list[int], env: Env, waits: bool = False) -> Flow[None]:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 from lockfast.errors import LockfastError, Unreachable
 from lockfast.flows import renewal
 from lockfast.flows.effects import Scatter, backoff
+from lockfast.flows.votes import Round
 from lockfast.grants import HELD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lockfast.flows.effects import Call, Env, Flow
     from lockfast.flows.fleet import Fleet
     from lockfast.flows.votes import Votes
     from lockfast.grants import Hold
 
+ANEW = 3  # what a server answers that did not know of the vote
 LOST = "a majority of the servers no longer knows it (broken, flushed, or restarted empty)"
 
 
@@ -25,8 +27,11 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
 
     Servers that have not voted for a hold, or have forgotten it, are asked for their vote as well.
     """
-    rounds = [_Round(hold, env, env.now(), hold.lease_ms, hold.ask.weight) for hold in due]
-    yield _scatter(rounds, env, min(hold.deadline for hold in due))
+    assert env.fleet is not None
+    sent = env.now()
+    places = env.fleet.ready(sent)
+    rounds = [_Renewal(hold, env, places, sent, hold.lease_ms, hold.ask.weight) for hold in due]
+    yield _scatter(rounds, places, sent, env, min(hold.deadline for hold in due))
     return [hold for hold, asked in zip(due, rounds, strict=True) if not asked.settle()]
 
 
@@ -42,8 +47,10 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
     gives_up_at = min(env.now() + env.timeout_s, hold.deadline)
     failures = 0
     while True:
-        asked = _Round(hold, env, env.now(), lease_ms, weight or hold.ask.weight)
-        yield _scatter([asked], env, gives_up_at)
+        sent = env.now()
+        places = env.fleet.ready(sent)
+        asked = _Renewal(hold, env, places, sent, lease_ms, weight or hold.ask.weight)
+        yield _scatter([asked], places, sent, env, gives_up_at)
         if asked.settle():
             hold.check()
             return
@@ -54,10 +61,10 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
         yield backoff(failures, gives_up_at, env)
 
 
-class _Round:
+class _Renewal:
     """One renewal of one hold."""
 
-    def __init__(self, hold: Hold, env: Env, sent: float, lease_ms: int, weight: int) -> None:
+    def __init__(self, hold: Hold, env: Env, places: list[int], sent: float, lease_ms: int, weight: int) -> None:
         assert env.fleet is not None
         assert hold.votes is not None
         self._hold = hold
@@ -66,11 +73,13 @@ class _Round:
         self.sent = sent
         self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
         self._weight = weight
+        self._had = [deadline > sent for deadline in hold.votes.deadlines]
+        self._round = Round(hold.votes, places, sent, self._lease_ms)
         self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
 
-    def requests(self, places: list[int], lines: Sequence[object], env: Env, by: float) -> list[tuple[int, Call]]:
-        votes = self._votes
-        votes.begin(places, lines)
+    def requests(self, lines: Sequence[object], env: Env, by: float) -> list[tuple[int, Call]]:
+        votes, places = self._votes, self._round.places
+        self._round.begin(lines)
         # In this order: a release in another thread either finds these under way, or is seen here.
         if self._hold.state is not HELD:
             votes.cancel(places)
@@ -78,29 +87,42 @@ class _Round:
         lease_ms, weight, fence = self._lease_ms, self._weight, self._hold.fence
         return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
 
-    def hearer(self, places: list[int]) -> Callable[[int, Any], None]:
-        return self._votes.hearer(places, self.sent)
+    def hear(self, index: int, reply: Any) -> None:
+        self._round.hear(index, reply)
 
     def is_decided(self) -> bool:
         return self._hold.state is not HELD or self._said_yes() >= self._fleet.majority or self._is_gone()
 
     def _said_yes(self) -> int:
-        replies, fleet = self._votes.replies, self._fleet
+        replies, fleet = self._round.replies, self._fleet
         return len(
             [
                 place
                 for place, code in enumerate(replies)
-                if type(code) is int and code >= 1 and fleet.is_counted(place, self.sent)
+                if type(code) is int
+                and code >= 1
+                and fleet.is_counted(place, self.sent)
+                and not (code == ANEW and self._had[place])  # who forgot once is believed in the next round
             ]
         )
 
     def _is_gone(self) -> bool:
-        said_no = len([code for code in self._votes.replies if type(code) is int and code < 1])
-        return len(self._fleet.nodes) - said_no < self._fleet.majority
+        """Whether too few are left that may have kept their votes.
+
+        A server that had voted and gives its vote anew has forgotten it: in between, others may have had it. (Not of
+        one that restarted: nobody counted it since.)
+        """
+        without = forgot = 0
+        for place, code in enumerate(self._round.replies):
+            if type(code) is int and (code < 1 or (code == ANEW and self._had[place])):
+                without += 1
+                forgot += self._had[place] and self._fleet.is_counted(place, self.sent)
+        majority = self._fleet.majority
+        return len(self._had) - without < majority or sum(self._had) - forgot < majority
 
     def why(self) -> dict[int, str]:
         """What each server that did not answer was about."""
-        replies = self._votes.replies
+        replies = self._round.replies
         return {place: str(reply) for place, reply in enumerate(replies) if isinstance(reply, BaseException)}
 
     def settle(self) -> bool:
@@ -118,24 +140,19 @@ class _Round:
         return False
 
 
-def _scatter(rounds: list[_Round], env: Env, gives_up_at: float) -> Scatter:
-    fleet = env.fleet
-    assert fleet is not None
-    sent = rounds[0].sent
+def _scatter(rounds: list[_Renewal], places: list[int], sent: float, env: Env, gives_up_at: float) -> Scatter:
     by = max(sent + 0.05, min(sent + env.attempt_s, gives_up_at))
-    places = fleet.ready(sent)
-    hearers = [asked.hearer(places) for asked in rounds]
     order: list[tuple[int, int]] = []  # which of the rounds, and which of its requests, each one is
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
-        made = [asked.requests(places, lines, env, by) for asked in rounds]
+        made = [asked.requests(lines, env, by) for asked in rounds]
         # All that goes to one server stands together, so that it is written at once.
         order.extend((number, at) for at in range(len(places)) for number, calls in enumerate(made) if calls)
         return [made[number][at] for number, at in order]
 
     def hear(index: int, reply: Any) -> None:
         number, at = order[index]
-        hearers[number](at, reply)
+        rounds[number].hear(at, reply)
 
     return Scatter(places, make, by, hear, lambda: all(asked.is_decided() for asked in rounds))
 

@@ -11,7 +11,7 @@ from lockfast.flows.effects import Call
 from lockfast.flows.scripts import VOTE, Bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Env
@@ -37,6 +37,7 @@ class Votes:
         "dues_ms",
         "fences",
         "is_wanted",
+        "placed_at",
         "positions",
         "replies",
         "round",
@@ -55,7 +56,8 @@ class Votes:
         self.deadlines = [-inf] * count  # until when each vote is sure
         self.dues_ms = [0] * count  # when a lease of others ends there
         self.positions = [0] * count  # the place in the queue of a server that was asked to keep one
-        self.replies: list[Any] = [None] * count  # of this round: a code, or an error; None: not asked, or no answer
+        self.placed_at = [-inf] * count  # when the request was sent that was last answered with a place
+        self.replies: list[Any] = [None] * count  # of the last round
         self.is_wanted = False  # a server told that the holder is asked to let go
         self._owed = [0] * count  # requests that were not answered
         self._lines: list[object] = [None] * count  # the connection that the last request went out on
@@ -69,10 +71,10 @@ class Votes:
             bound = Bound(VOTE, ask.name, (ask.kind, ask.limit, weight, lease_ms + ask.grace_ms, env.owner))
         return Call(bound, (proposal, self.tickets[place]), by)
 
-    def begin(self, places: list[int], lines: Sequence[object]) -> None:
+    def begin(self, places: list[int], lines: Sequence[object], replies: list[Any]) -> None:
         """A new round, in which these are asked, over these connections."""
         self.round += 1
-        self.replies = [None] * len(self.replies)
+        self.replies = replies
         for place in places:
             self._unsure[place] = self.is_unsure(place, lines)
             self._lines[place] = lines[place]
@@ -84,26 +86,18 @@ class Votes:
         for place in places:
             self._owed[place] -= 1
 
-    def hearer(self, places: list[int], sent: float) -> Callable[[int, Any], None]:
-        """What hears the replies to the requests of the next round, sent at `sent`, the first to places[0]."""
-        number, tickets = self.round + 1, [self.tickets[place] for place in places]
+    def hear(self, place: int, ticket: str, reply: Any, sent: float, lease_ms: int) -> Any:
+        """What a server says to a request of this ticket: a code, or the error that it came to."""
+        if self.tickets[place] != ticket:
+            return None  # it was taken back meanwhile
+        self._owed[place] -= 1
+        if not isinstance(reply, BaseException):
+            return self._count(place, reply, sent, lease_ms)
+        if isinstance(reply, Unreachable) and reply.sent:
+            self._unsure[place] = True
+        return reply
 
-        def hear(index: int, reply: Any) -> None:
-            place = places[index]
-            if self.tickets[place] != tickets[index]:
-                return  # it was taken back meanwhile
-            self._owed[place] -= 1
-            code: Any = reply
-            if not isinstance(reply, BaseException):
-                code = self._count(place, reply, sent)
-            elif isinstance(reply, Unreachable) and reply.sent:
-                self._unsure[place] = True
-            if number == self.round:
-                self.replies[place] = code
-
-        return hear
-
-    def _count(self, place: int, reply: Any, sent: float) -> int:
+    def _count(self, place: int, reply: Any, sent: float, lease_ms: int) -> int:
         ask = self.ask
         if type(reply) is int:  # `admit`: it holds from now on, with the whole lease
             code, fence, ms = 1, reply, ask.lease_ms + ask.grace_ms
@@ -112,12 +106,16 @@ class Votes:
             code, fence, ms, last = reply
             if last < 1_000_000_000:  # of `admit`: the position
                 self.positions[place] = last
+                self.placed_at[place] = sent
             else:
                 self.positions[place] = 0
-                self._fleet.nodes[place].told_time(last, sent)
+                node = self._fleet.nodes[place]
+                node.told_time(last, sent, node.env.now())
         if code >= 1:
             self.fences[place] = fence
-            self.deadlines[place] = max(self.deadlines[place], deadline_of(sent, ms - ask.grace_ms))
+            # Never more than was asked for: a server whose clock stepped back sees more left than there is.
+            deadline = deadline_of(sent, min(ms - ask.grace_ms, lease_ms))
+            self.deadlines[place] = max(self.deadlines[place], deadline)
             self.is_wanted = self.is_wanted or code == 2
         else:
             self.fences[place] = fence
@@ -125,11 +123,12 @@ class Votes:
             self.dues_ms[place] = ms
         return code
 
-    def pushed(self, place: int, fence: int, sent: float) -> None:
-        """A server pushed its vote; the place in its queue was last asked for at `sent`."""
+    def pushed(self, place: int, fence: int) -> None:
+        """A server pushed its vote, to a place in its queue."""
         if fence > self.fences[place]:  # else it belongs to an earlier life of the ticket
             self.fences[place] = fence
-            self.deadlines[place] = deadline_of(sent, self.ask.lease_ms)
+            # It was given after the last request that was answered with a place; maybe before one that was not.
+            self.deadlines[place] = deadline_of(self.placed_at[place], self.ask.lease_ms)
             self.positions[place] = 0
 
     def granted(self, fence: int, moment: float) -> list[int]:
@@ -175,3 +174,27 @@ class Votes:
                 self.asked[place] = self._unsure[place] = False
                 self._owed[place] = 0
                 self.deadlines[place], self.positions[place] = -inf, 0
+
+
+class Round:
+    """Requests to several servers at once, all of them about one ticket, and what comes back."""
+
+    __slots__ = ("_lease_ms", "_tickets", "_votes", "places", "replies", "sent")
+
+    def __init__(self, votes: Votes, places: list[int], sent: float, lease_ms: int) -> None:
+        self._votes = votes
+        self._lease_ms = lease_ms
+        self._tickets = [votes.tickets[place] for place in places]
+        self.places = places
+        self.sent = sent
+        # By server: a code, or an error; None: not asked, or no answer.
+        self.replies: list[Any] = [None] * len(votes.tickets)
+
+    def begin(self, lines: Sequence[object]) -> None:
+        """It is about to be written, to these connections."""
+        self._votes.begin(self.places, lines, self.replies)
+
+    def hear(self, index: int, reply: Any) -> None:
+        """The reply to its request to places[index]."""
+        place = self.places[index]
+        self.replies[place] = self._votes.hear(place, self._tickets[index], reply, self.sent, self._lease_ms)

@@ -7,7 +7,8 @@
 -- ARGV[6] proposal: the fence that the hold is to have; a vote has it, or a larger one if this name or this server's
 --         clock knows of such. A vote that has a smaller one is raised to it.  ARGV[7] ticket
 -- Returns {code, fence, ms, server time in us}:
---   { 1, fence of the vote, ms of its lease}                    it has the vote, for the whole lease from now on
+--   { 3, fence of the vote, ms of its lease}                    it has the vote, and did not have it before
+--   { 1, fence of the vote, ms of its lease}                    it had the vote, and keeps it for another lease
 --   { 2, fence of the vote, ms of its lease}                    the same, and its holder is asked to let go
 --   { 0, fence of the name, ms until the earliest lease ends}   others hold the name, or wait for it
 --   {-1, fence of the name, 0}                                  a `leave` of this ticket came first: refused
@@ -81,7 +82,7 @@ end
 if (holder == '-' or used > 0) and waiting == 0 and used + weight <= limit then
   hold(ticket, weight, lease_end, proposal - 1, owner)
   save()
-  return {1, fence, lease, now_us}
+  return {3, fence, lease, now_us}
 end
 if changed then save() end
 local due = holder_end
