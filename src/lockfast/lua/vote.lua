@@ -30,7 +30,7 @@ if raw and (used == '0' or used - ARGV[2] < 0) then
     if now_us > fence then fence = now_us end
     redis.call('SET', KEYS[1], string.format('1 %s %s %d %s 0 0 %s %d %d %s', ARGV[1], ARGV[2], fence, used,
       ARGV[7], lease_end, now, ARGV[5]), 'PX', math.max(lease_end, math.floor(fence / 1000)) + 86400000 - now)
-    return {1, fence, ARGV[4] + 0, now_us}
+    return {3, fence, ARGV[4] + 0, now_us}
   end
 end
 
