@@ -200,6 +200,8 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
         if is_free({}):
             gone = len([place for place, reply in found.items() if reply != 1]) + len(everywhere) - len(places)
             return len(everywhere) - gone >= fleet.majority or sent_before
+        # Who has not answered in time may have done it: asked once more, it finds nothing, which is no loss.
+        sent_before = sent_before or len(heard) < len(missing)
         failures += 1
         if env.now() >= gives_up_at:
             why = {place: str(reply) for place, reply in heard.items() if isinstance(reply, BaseException)}
