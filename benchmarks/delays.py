@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def delayed(ports: list[int], delay_s: float) -> Iterator[tuple[int, list[int]]]:
-    """The proxy's pid, and a port for each port that is `delay_s` further away."""
+def delayed(ports: list[int], delay_s: float) -> Iterator[list[int]]:
+    """A port for each port, that is `delay_s` further away."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, ports, delay_s), daemon=True)
     process.start()
     theirs.close()
     try:
-        assert process.pid is not None
-        yield process.pid, ours.recv()
+        yield ours.recv()
     finally:
         process.kill()
         process.join()

@@ -18,11 +18,11 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.delays import delayed
 from benchmarks.quorum_contestants import CONTESTANTS, LEASE_S, OURS, Capped, Failed, Missing, Worker
-from benchmarks.rounds import Goal, Report, Samples, chosen, interleave, jain, parser, percentile, print_table, ratios
+from benchmarks.rounds import Goal, Report, Samples, chosen, interleave, jain, parser, print_table, ratios
 from benchmarks.servers import Server, pin, running
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     crowds, crowd_s = (1, 1.0) if options.quick else (options.crowds, options.crowd_slice)
     with contextlib.ExitStack() as opened:
         servers = opened.enter_context(five_servers(options.server))
-        proxy_pid, far_ports = opened.enter_context(delayed([server.port for server in servers], DELAY_S))
+        far_ports = opened.enter_context(delayed([server.port for server in servers], DELAY_S))
         report = Report("quorum", servers[0].version)
         print(f"{report.title}, {NODES} servers, {rounds} rounds\n")
         workers: dict[str, Worker] = {}

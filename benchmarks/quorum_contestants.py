@@ -303,7 +303,7 @@ class Side:
     def _pairs(self, steps: Steps, seconds: float) -> list[float]:
         acquire, release, _ = steps
         clock = time.perf_counter
-        took_us = []
+        took_us: list[float] = []
         started = clock()
         end_at = started + seconds
         while started < end_at or len(took_us) < LEAST_PAIRS:
@@ -353,7 +353,7 @@ async def _async_pairs(
     acquire: Callable[[], Awaitable[Any]], release: Callable[[Any], Awaitable[Any]], seconds: float
 ) -> list[float]:
     clock = time.perf_counter
-    took_us = []
+    took_us: list[float] = []
     started = clock()
     end_at = started + seconds
     while started < end_at or len(took_us) < LEAST_PAIRS:

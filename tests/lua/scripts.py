@@ -147,7 +147,7 @@ class Named:
     def vote(
         self, ticket: str, proposal: int, *, weight: int = 1, lease: int = LEASE_MS, owner: str = "host 1"
     ) -> list[int]:
-        what = {"kind": self.kind, "limit": self.limit, "weight": weight, "lease_ms": lease}
+        what: dict[str, Argument] = {"kind": self.kind, "limit": self.limit, "weight": weight, "lease_ms": lease}
         reply: list[int] = self.scripts.call("vote", self.keys, **what, owner=owner, proposal=proposal, ticket=ticket)
         return reply
 

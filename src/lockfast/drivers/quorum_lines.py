@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers import wire
+from lockfast.drivers.connection import SHORT
 from lockfast.drivers.wire import ProtocolError, ReplyError, evalsha
 from lockfast.errors import Unreachable
 
@@ -39,30 +40,39 @@ class Trip:
 class Line:
     """One connection, and what is owed on it, in order."""
 
-    __slots__ = ("connection", "node", "owed", "place")
+    __slots__ = ("_pending", "_receive", "connection", "node", "owed", "place")
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
         self.node = node
         self.connection = connection
         self.owed: deque[tuple[Trip, int, Call]] = deque()
+        self._receive = connection.sock.recv
+        self._pending: Callable[[], int] | None = getattr(connection.sock, "pending", None)  # TLS has it
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
-        connection, owed = self.connection, self.owed
-        sock = connection.sock
+        connection, owed, pending, node = self.connection, self.owed, self._pending, self.node
         try:
             while True:
-                data = sock.recv(16384)
+                data = self._receive(SHORT)
                 if not data:
                     raise Unreachable(f"{connection.where} closed the connection")
                 connection.feed(data)
                 reply = connection.next_reply()
                 while reply is not False:
-                    self._tell(owed.popleft(), reply)
+                    item = owed.popleft()
+                    node.answered()
+                    if type(reply) is not ReplyError:
+                        trip, index, _ = item
+                        trip.missing -= 1
+                        trip.hear(index, reply)
+                    else:
+                        self._refused(item, reply)
                     reply = connection.next_reply()
-                if not getattr(sock, "pending", None) or not sock.pending():  # type: ignore[attr-defined]
-                    return  # TLS may have decoded more than one recv() gave
+                # If there is more, poll() tells. But TLS may have decoded more than one recv() gave.
+                if pending is None or not pending():
+                    return
         except (BlockingIOError, TimeoutError):
             return
         except OSError as error:
@@ -72,17 +82,14 @@ class Line:
         except ProtocolError as error:
             raise Unreachable(f"{connection.where} does not speak the Redis protocol: {error}") from error
 
-    def _tell(self, item: tuple[Trip, int, Call], reply: Any) -> None:
-        self.node.answered()
+    def _refused(self, item: tuple[Trip, int, Call], reply: Any) -> None:
         trip, index, call = item
-        if type(reply) is ReplyError:
-            if wire.is_noscript(reply):
-                self.owed.append(item)
-                self.connection.sock.sendall(wire.eval_text(call.bound, call.args))
-                return
-            reply = wire.failure(reply, self.connection.where, call.bound)
+        if wire.is_noscript(reply):
+            self.owed.append(item)
+            self.connection.sock.sendall(wire.eval_text(call.bound, call.args))
+            return
         trip.missing -= 1
-        trip.hear(index, reply)
+        trip.hear(index, wire.failure(reply, self.connection.where, call.bound))
 
 
 class Lane:
@@ -118,24 +125,33 @@ class Lane:
     def write(self, effect: Scatter, moment: float) -> Trip:
         """Send all requests of an effect."""
         trip = Trip(effect.hear)
-        by_line: dict[Line, tuple[list[tuple[Trip, int, Call]], list[bytes]]] = {}
-        for index, (place, call) in enumerate(effect.make(self.lines)):
-            line = self.lines[place]
+        lines = self.lines
+        batches: list[tuple[Line, list[tuple[Trip, int, Call]], list[bytes]]] = []
+        packed: dict[Call, bytes] = {}  # most often all servers are asked the same
+        last: Line | None = None  # what goes to one server stands together
+        for index, (place, call) in enumerate(effect.make(lines)):
+            line = lines[place]
             if line is None or len(line.owed) >= MOST_OWED:
                 where = "there is no connection to it" if line is None else "it owes too many answers"
                 effect.hear(index, Unreachable(where, sent=False))
                 continue
-            items, requests = by_line.setdefault(line, ([], []))
-            items.append((trip, index, call))
-            requests.append(evalsha(call.bound, call.args))
-        for line, (items, requests) in by_line.items():
+            request = packed.get(call)
+            if request is None:
+                request = packed[call] = evalsha(call.bound, call.args)
+            if line is last:
+                batches[-1][1].append((trip, index, call))
+                batches[-1][2].append(request)
+            else:
+                batches.append((line, [(trip, index, call)], [request]))
+                last = line
+        for line, items, requests in batches:
             try:
                 # Expected before they are written, and no line is left that expects what was not: after an interrupt
                 # the replies to later requests would be taken for these.
                 line.owed.extend(items)
                 trip.missing += len(items)
                 line.node.asked(moment)
-                line.connection.sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
+                line.connection.sock.sendall(b"".join(requests))
             except OSError as error:
                 self.drop(line, f"connection to {line.connection.where} lost: {error}")
             except BaseException:
@@ -155,10 +171,13 @@ class Lane:
                 if line is not None:
                     self.read(line)
 
-    def catch_up(self) -> None:
+    def catch_up(self, since: float) -> None:
         """Hear what has come since. A majority was enough at the time, and nobody has read on: a server whose reply
-        lies here unread must not pass for one that hangs."""
-        if any(line is not None and line.owed for line in self.lines):
+        lies here unread must not pass for one that hangs.
+
+        since: who was asked later than that passes for nothing yet, and is heard with the next replies.
+        """
+        if any(line is not None and line.owed and line.node.asked_at <= since for line in self.lines):
             for fd, _ in self._poll.poll(0):
                 self.read(self._by_fd[fd])
 

@@ -84,8 +84,7 @@ class _Renewal:
         if self._hold.state is not HELD:
             votes.cancel(places)
             return []
-        lease_ms, weight, fence = self._lease_ms, self._weight, self._hold.fence
-        return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
+        return votes.requests(places, self._lease_ms, self._weight, self._hold.fence, env, by)
 
     def hear(self, index: int, reply: Any) -> None:
         self._round.hear(index, reply)
