@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
+LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
 
 
 class Trip:
@@ -125,6 +126,7 @@ class QuorumAsyncio(Asyncio):
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
         self._lines: list[Link | None] = [None] * len(nodes)
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
+        self._looks_at = 0.0
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run quorum.acquire."""
@@ -181,18 +183,27 @@ class QuorumAsyncio(Asyncio):
         trip = Trip(effect)
         moment = now()
         by = moment + self.env.timeout_s  # how long a link may owe a reply before it is given up
+        lines, nodes = self._lines, self.fleet.nodes
         batches: dict[int, tuple[Link, list[bytes], list[Heard]]] = {}
-        for index, (place, call) in enumerate(effect.make(self._lines)):
-            link = self._lines[place]
+        packed: dict[Call, bytes] = {}  # most often all servers are asked the same
+        for index, (place, call) in enumerate(effect.make(lines)):
+            link = lines[place]
             if link is None:
                 effect.hear(index, Unreachable("there is no connection to it", sent=False))
                 continue
-            _, requests, expected = batches.setdefault(place, (link, [], []))
-            requests.append(evalsha(call.bound, call.args))
-            expected.append(Heard(trip, index, call, link, self.fleet.nodes[place], by))
+            request = packed.get(call)
+            if request is None:
+                request = packed[call] = evalsha(call.bound, call.args)
+            heard = Heard(trip, index, call, link, nodes[place], by)
             trip.missing += 1
+            batch = batches.get(place)
+            if batch is None:
+                batches[place] = link, [request], [heard]
+            else:
+                batch[1].append(request)
+                batch[2].append(heard)
         for place, (link, requests, expected) in batches.items():
-            self.fleet.nodes[place].asked(moment)
+            nodes[place].asked(moment)
             try:
                 link.post(b"".join(requests), expected, by)
             except Unreachable as failure:
@@ -282,7 +293,11 @@ class QuorumAsyncio(Asyncio):
 
     def _probe_the_silent(self) -> None:
         """Look after servers that do not answer, beside everything else. A link that is owed much is not trusted."""
-        for place in self.fleet.to_probe(now()):
+        moment = now()
+        if moment < self._looks_at:
+            return
+        self._looks_at = moment + LOOKS_S
+        for place in self.fleet.to_probe(moment):
             link = self._lines[place]
             if link is not None:
                 link.retire()
