@@ -49,7 +49,7 @@ class Scripts:
     """The scripts on one connection.
 
     clocked: the scripts take the time from `clock_us` instead of the server, so that a test can let hours pass.
-    quick: False cuts the quick way out of admit and leave.
+    quick: False cuts the quick way out of admit, leave and vote.
     """
 
     def __init__(self, server: Server, *, clocked: bool = False, quick: bool = True) -> None:
@@ -235,7 +235,7 @@ def argument_names(script: str) -> list[str]:
 
 def without_quick_way(script: str, text: str) -> str:
     """The script as it would be if it had no quick way: what stands between its header and the shared part is cut."""
-    if script not in ("admit", "leave"):
+    if script not in ("admit", "leave", "vote"):
         return text
     before, shared, after = text.partition((LUA / "state.lua").read_text())
     assert shared, "the shared part is not in the script"

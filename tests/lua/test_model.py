@@ -132,14 +132,20 @@ def test_quick_way_does_just_what_the_rest_of_the_script_would(
         names = [quick.name("quick", kind=kind, limit=limit), slow.name("slow", kind=kind, limit=limit)]
         slow.clock_us = quick.clock_us
         fences = {"a": 0, "b": 0}
-        for step in range(150):
+        for step in range(220):
             passed_ms = pick.choice([0, 0.2, 1, 40, 2500])
             for name in names:
                 name.scripts.pass_ms(passed_ms)
             ticket = "b" if pick.random() < 0.2 else "a"
             lease = pick.choice([1000, 5000])
             answers: list[object]
-            match pick.choice(["admit", "admit", "leave", "leave", "renew"]):
+            match pick.choice(["admit", "admit", "vote", "vote", "leave", "leave", "leave", "renew"]):
+                case "vote":
+                    proposal = pick.choice([0, fences[ticket], max(fences.values()) + 1000, quick.clock_us + 2 * 10**9])
+                    owner, weight = pick.choice(["host 1", "host 2 ü"]), pick.randint(1, limit)
+                    answers = [
+                        name.vote(ticket, weight=weight, lease=lease, proposal=proposal, owner=owner) for name in names
+                    ]
                 case "admit":
                     place, seen = pick.choice([0, 900]), pick.choice([0, fences[ticket], quick.clock_us + 10**9])
                     owner = pick.choice(["host 1", "host 2 a label, with 100 % and ü"])

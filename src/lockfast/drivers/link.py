@@ -108,6 +108,8 @@ class Link(asyncio.Protocol):
         """Send now or with this turn's batch; each reply is told to who expects it. Raises Unreachable(sent=False)."""
         if self._transport is None or self._transport.is_closing():
             raise self._not_sent()
+        if self.plain:
+            data = plainly(data)
         idle = not self._owed
         self._owed.extend(expected)
         self._send(data, by, idle)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.aio import Asyncio
+from lockfast.drivers.dialect import knows_no_flags
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.link import Link, connect
 from lockfast.drivers.reply import Reply
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
+LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
 
 
 class Trip:
@@ -81,7 +83,10 @@ class Heard:
     def settle(self, value: Any) -> None:
         self._node.answered()
         if type(value) is ReplyError:
-            if wire.is_noscript(value):
+            is_old = knows_no_flags(value)  # see dialect.py
+            if is_old:
+                self._link.plain = self._link.endpoint.plain = True
+            if is_old or wire.is_noscript(value):
                 try:
                     self._link.post(wire.eval_text(self._call.bound, self._call.args), [self], self.by)
                 except Unreachable as failure:
@@ -129,6 +134,7 @@ class QuorumAsyncio(Asyncio):
         self._placed: list[Link | None] = [None] * len(nodes)
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
         self._retired: list[set[Link]] = [set() for _ in nodes]  # given up, and open: what was written there may run
+        self._looks_at = 0.0
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run quorum.acquire."""
@@ -201,20 +207,29 @@ class QuorumAsyncio(Asyncio):
         trip = Trip(effect, self._bring_to)
         moment = now()
         by = moment + self.env.timeout_s  # how long a link may owe a reply before it is given up
+        lines, nodes = self._placed, self.fleet.nodes
         batches: dict[int, tuple[Link, list[bytes], list[Heard]]] = {}
-        for index, (place, call) in enumerate(effect.make(self._placed)):
-            link = self._placed[place]
+        packed: dict[Call, bytes] = {}  # most often all servers are asked the same
+        for index, (place, call) in enumerate(effect.make(lines)):
+            link = lines[place]
             if link is None:
                 effect.hear(index, Unreachable("there is no connection to it", sent=False))
                 if effect.behind:
                     self._bring_to(place, call)
                 continue
-            _, requests, expected = batches.setdefault(place, (link, [], []))
-            requests.append(evalsha(call.bound, call.args))
-            expected.append(Heard(trip, index, call, link, self.fleet.nodes[place], by))
+            request = packed.get(call)
+            if request is None:
+                request = packed[call] = evalsha(call.bound, call.args)
+            heard = Heard(trip, index, call, link, nodes[place], by)
             trip.missing += 1
+            batch = batches.get(place)
+            if batch is None:
+                batches[place] = link, [request], [heard]
+            else:
+                batch[1].append(request)
+                batch[2].append(heard)
         for place, (link, requests, expected) in batches.items():
-            self.fleet.nodes[place].asked(moment)
+            nodes[place].asked(moment)
             try:
                 link.post(b"".join(requests), expected, by)
             except Unreachable as failure:
@@ -333,7 +348,11 @@ class QuorumAsyncio(Asyncio):
 
     def _probe_the_silent(self) -> None:
         """Look after servers that do not answer, beside everything else. A link that is owed much is not trusted."""
-        for place in self.fleet.to_probe(now()):
+        moment = now()
+        if moment < self._looks_at:
+            return
+        self._looks_at = moment + LOOKS_S
+        for place in self.fleet.to_probe(moment):
             link = self._placed[place]
             if link is not None:
                 link.retire()

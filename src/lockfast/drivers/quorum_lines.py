@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers import wire
+from lockfast.drivers.connection import SHORT
+from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.wire import ProtocolError, ReplyError, evalsha
 from lockfast.errors import Unreachable
 
@@ -50,7 +52,7 @@ class Trip:
 class Line:
     """One connection, and what is owed on it, in order."""
 
-    __slots__ = ("connection", "is_torn", "node", "owed", "place", "silent_since")
+    __slots__ = ("_pending", "_receive", "connection", "is_torn", "node", "owed", "place", "silent_since")
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
@@ -61,24 +63,38 @@ class Line:
         # which replies would go to the wrong requests.
         self.is_torn = False
         self.silent_since = inf  # how long it has been silent, while it owes something
+        self._receive = connection.sock.recv
+        self._pending: Callable[[], int] | None = getattr(connection.sock, "pending", None)  # TLS has it
+
+    def send(self, data: bytes) -> None:
+        self.connection.sock.sendall(plainly(data) if self.connection.endpoint.plain else data)
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
-        connection, owed = self.connection, self.owed
-        sock = connection.sock
+        connection, owed, pending, node = self.connection, self.owed, self._pending, self.node
         self.is_torn = True
         try:
             while True:
-                data = sock.recv(16384)
+                data = self._receive(SHORT)
                 if not data:
                     raise Unreachable(f"{connection.where} closed the connection")
                 connection.feed(data)
                 reply = connection.next_reply()
                 while reply is not False:
-                    self._tell(owed.popleft(), reply)
+                    item = owed.popleft()
+                    node.answered()
+                    if type(reply) is not ReplyError:
+                        trip, index, _ = item
+                        trip.missing -= 1
+                        trip.hear(index, reply)
+                    else:
+                        self._refused(item, reply)
                     reply = connection.next_reply()
-                if not getattr(sock, "pending", None) or not sock.pending():  # type: ignore[attr-defined]
-                    break  # TLS may have decoded more than one recv() gave
+                if owed:
+                    self.silent_since = now()
+                # If there is more, poll() tells. But TLS may have decoded more than one recv() gave.
+                if pending is None or not pending():
+                    break
         except (BlockingIOError, TimeoutError):
             pass
         except IndexError:
@@ -91,19 +107,17 @@ class Line:
             raise Unreachable(f"{connection.where} does not speak the Redis protocol: {error}") from error
         self.is_torn = False
 
-    def _tell(self, item: tuple[Trip, int, Call], reply: Any) -> None:
-        self.node.answered()
-        if self.owed:
-            self.silent_since = now()
+    def _refused(self, item: tuple[Trip, int, Call], reply: Any) -> None:
         trip, index, call = item
-        if type(reply) is ReplyError:
-            if wire.is_noscript(reply):
-                self.owed.append(item)
-                self.connection.sock.sendall(wire.eval_text(call.bound, call.args))
-                return
-            reply = wire.failure(reply, self.connection.where, call.bound)
+        is_old = knows_no_flags(reply)  # see dialect.py
+        if is_old:
+            self.connection.endpoint.plain = True
+        if is_old or wire.is_noscript(reply):
+            self.owed.append(item)
+            self.send(wire.eval_text(call.bound, call.args))
+            return
         trip.missing -= 1
-        trip.hear(index, reply)
+        trip.hear(index, wire.failure(reply, self.connection.where, call.bound))
 
 
 class Lane:
@@ -144,17 +158,26 @@ class Lane:
     def write(self, effect: Scatter, moment: float, bring: Callable[[int, Call], None]) -> Trip:
         """Send all requests of an effect."""
         trip = Trip(effect.hear, bring if effect.behind else None)
-        by_line: dict[Line, tuple[list[tuple[Trip, int, Call]], list[bytes]]] = {}
-        for index, (place, call) in enumerate(effect.make(self.lines)):
-            line = self.lines[place]
+        lines = self.lines
+        batches: list[tuple[Line, list[tuple[Trip, int, Call]], list[bytes]]] = []
+        packed: dict[Call, bytes] = {}  # most often all servers are asked the same
+        last: Line | None = None  # what goes to one server stands together
+        for index, (place, call) in enumerate(effect.make(lines)):
+            line = lines[place]
             if line is None or len(line.owed) >= MOST_OWED:
                 where = "there is no connection to it" if line is None else "it owes too many answers"
                 trip.lose(place, index, call, Unreachable(where, sent=False))
                 continue
-            items, requests = by_line.setdefault(line, ([], []))
-            items.append((trip, index, call))
-            requests.append(evalsha(call.bound, call.args))
-        for line, (items, requests) in by_line.items():
+            request = packed.get(call)
+            if request is None:
+                request = packed[call] = evalsha(call.bound, call.args)
+            if line is last:
+                batches[-1][1].append((trip, index, call))
+                batches[-1][2].append(request)
+            else:
+                batches.append((line, [(trip, index, call)], [request]))
+                last = line
+        for line, items, requests in batches:
             line.is_torn = True
             if not line.owed:
                 line.silent_since = moment
@@ -162,7 +185,7 @@ class Lane:
             trip.missing += len(items)
             line.node.asked(moment)
             try:
-                line.connection.sock.sendall(requests[0] if len(requests) == 1 else b"".join(requests))
+                line.send(b"".join(requests))
             except OSError as error:
                 self.drop(line, f"connection to {line.connection.where} lost: {error}")
             line.is_torn = False
@@ -189,8 +212,12 @@ class Lane:
                     self.read(line)
 
     def catch_up(self) -> list[Line]:
-        """Hear what has come since: a majority was enough at the time, and nobody has read on. Returns what hangs."""
-        if not any(line is not None and line.owed for line in self.lines):
+        """Hear what has come since: a majority was enough at the time, and nobody has read on. Returns what hangs.
+
+        Who was asked just now passes for nothing yet, and is heard with the next replies.
+        """
+        latest = now() - self._node_timeout_s / 2
+        if not any(line is not None and line.owed and line.silent_since <= latest for line in self.lines):
             return []
         for fd, _ in self._poll.poll(0):
             self.read(self._by_fd[fd])

@@ -33,6 +33,7 @@ R = TypeVar("R")
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
 MOST_SPARE = 8
+LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
 
 
 class QuorumThreads(Threads):
@@ -58,6 +59,7 @@ class QuorumThreads(Threads):
         self.env.connected = False
         self._lanes: deque[Lane] = deque()
         self._spare: list[deque[Line]] = [deque() for _ in self._servers.nodes]
+        self._looks_at = 0.0
         self._arrived = threading.Condition()  # told whenever a connection has been made, or not
         nodes = []
         for place, endpoint in enumerate(self._servers.nodes):
@@ -264,6 +266,9 @@ class QuorumThreads(Threads):
     def _probe_the_silent(self) -> None:
         """Look after servers that do not answer, beside everything else."""
         moment = now()
+        if moment < self._looks_at:
+            return
+        self._looks_at = moment + LOOKS_S
         for place in self.fleet.to_probe(moment):
             node = self.fleet.nodes[place]
             node.probing, node.looked_at = True, moment

@@ -48,7 +48,8 @@ class Node:
 
     def asked(self, moment: float) -> None:
         """A request is on its way to it."""
-        self.asked_at = min(self.asked_at, moment)
+        if moment < self.asked_at:
+            self.asked_at = moment
 
     def answered(self) -> None:
         """It said something."""

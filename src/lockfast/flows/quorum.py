@@ -197,12 +197,11 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
         asked.begin(lines)
-        return [
-            (place, Call(ask.admit(env, None), (proposal - 1, votes.tickets[place]), by))
-            if place == queue_at
-            else (place, votes.vote(place, ask.lease_ms, ask.weight, proposal, env, by))
-            for place in places
-        ]
+        requests = votes.requests(places, ask.lease_ms, ask.weight, proposal, env, by)
+        if queue_at >= 0:
+            queueing = Call(ask.admit(env, None), (proposal - 1, votes.tickets[queue_at]), by)
+            requests[places.index(queue_at)] = queue_at, queueing
+        return requests
 
     def enough() -> bool:
         yes = no = 0
@@ -252,7 +251,7 @@ def _keep(
 
     def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
         asked.begin(lines)
-        return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
+        return votes.requests(places, lease_ms, weight, fence, env, by)
 
     def enough() -> bool:
         return votes.sure_until(fence, sent) > sent + lease_ms / 2000

@@ -84,8 +84,7 @@ class _Renewal:
         if self._hold.state is not HELD:
             votes.cancel(places)
             return []
-        lease_ms, weight, fence = self._lease_ms, self._weight, self._hold.fence
-        return [(place, votes.vote(place, lease_ms, weight, fence, env, by)) for place in places]
+        return votes.requests(places, self._lease_ms, self._weight, self._hold.fence, env, by)
 
     def hear(self, index: int, reply: Any) -> None:
         self._round.hear(index, reply)
@@ -199,6 +198,8 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
         if is_free({}):
             gone = len([place for place, reply in found.items() if reply != 1]) + len(everywhere) - len(places)
             return len(everywhere) - gone >= fleet.majority or sent_before
+        # Who has not answered in time may have done it: asked once more, it finds nothing, which is no loss.
+        sent_before = sent_before or len(heard) < len(missing)
         failures += 1
         if env.now() >= gives_up_at:
             failure: LockfastError = fleet.too_few(hold.ask.name.shown, heard, env.now())

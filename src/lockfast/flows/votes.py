@@ -63,13 +63,18 @@ class Votes:
         self._lines: list[object] = [None] * count  # the connection that the last request went out on
         self._unsure = [False] * count  # a request may still run that a `leave` could overtake
 
-    def vote(self, place: int, lease_ms: int, weight: int, proposal: int, env: Env, by: float) -> Call:
-        """The request for a vote, or to keep it."""
+    def requests(
+        self, places: list[int], lease_ms: int, weight: int, proposal: int, env: Env, by: float
+    ) -> list[tuple[int, Call]]:
+        """The requests for votes, or to keep them. What is the same for several servers is one Call: packed once."""
         ask = self.ask
-        bound = ask.vote(env) if lease_ms == ask.lease_ms and weight == ask.weight else None
-        if bound is None:
+        if lease_ms == ask.lease_ms and weight == ask.weight:
+            bound = ask.vote(env)
+        else:
             bound = Bound(VOTE, ask.name, (ask.kind, ask.limit, weight, lease_ms + ask.grace_ms, env.owner))
-        return Call(bound, (proposal, self.tickets[place]), by)
+        tickets = self.tickets
+        calls = {ticket: Call(bound, (proposal, ticket), by) for ticket in set(tickets)}
+        return [(place, calls[tickets[place]]) for place in places]
 
     def begin(self, places: list[int], lines: Sequence[object], replies: list[Any]) -> None:
         """A new round, in which these are asked, over these connections."""
@@ -133,15 +138,17 @@ class Votes:
 
     def granted(self, fence: int, moment: float) -> list[int]:
         """Whose votes count at this moment, and have at least this fence."""
+        fences, nodes = self.fences, self._fleet.nodes
         return [
             place
             for place, deadline in enumerate(self.deadlines)
-            if deadline > moment and self.fences[place] >= fence and self._fleet.is_counted(place, moment)
+            if deadline > moment and fences[place] >= fence and nodes[place].counts_at <= moment
         ]
 
     def sure_until(self, fence: int, moment: float) -> float:
         """Until when a majority has voted for it; -inf when there is none."""
-        ends = sorted((self.deadlines[place] for place in self.granted(fence, moment)), reverse=True)
+        deadlines = self.deadlines
+        ends = sorted([deadlines[place] for place in self.granted(fence, moment)], reverse=True)
         majority = self._fleet.majority
         return ends[majority - 1] if len(ends) >= majority else -inf
 
@@ -150,11 +157,16 @@ class Votes:
         return tuple(self._fleet.nodes[place].where for place in self.granted(0, moment))
 
     def leaves(self, places: list[int], lines: Sequence[object], by: float) -> list[tuple[int, Call]]:
-        """The requests that take the votes back."""
-        return [
-            (place, Call(leave_of(self.ask, self.is_unsure(place, lines)), (self.tickets[place],), by))
-            for place in places
-        ]
+        """The requests that take the votes back; one Call for those that are the same."""
+        calls: dict[tuple[str, bool], Call] = {}
+        made = []
+        for place in places:
+            ticket, unsure = self.tickets[place], self.is_unsure(place, lines)
+            call = calls.get((ticket, unsure))
+            if call is None:
+                call = calls[ticket, unsure] = Call(leave_of(self.ask, unsure), (ticket,), by)
+            made.append((place, call))
+        return made
 
     def may_stand(self, place: int) -> bool:
         """Whether a server may have something to take back: not if it was not asked, or has said no since."""

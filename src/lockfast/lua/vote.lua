@@ -15,7 +15,25 @@
 -- Errors: LOCKFASTKIND, LOCKFASTFORMAT (see admit.lua)
 -- Runs at maxmemory too: a server that is full must still keep what it has promised.
 
+-- The quick way, for a name that is known, free and not waited for: see admit.lua.
 local raw = redis.call('GET', KEYS[1])
+local used = ARGV[2] == ARGV[3] and '0' or ARGV[3]
+if raw and (used == '0' or used - ARGV[2] < 0) then
+  local fence = string.match(raw, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 0 %- ')
+  if fence then
+    local clock = redis.call('TIME')
+    local now_us = clock[1] * 1000000 + clock[2]
+    local now, proposal = math.floor(now_us / 1000), ARGV[6] + 0
+    local lease_end = now + ARGV[4]
+    fence = fence + 1
+    if proposal > fence then fence = proposal end
+    if now_us > fence then fence = now_us end
+    redis.call('SET', KEYS[1], string.format('1 %s %s %d %s 0 0 %s %d %d %s', ARGV[1], ARGV[2], fence, used,
+      ARGV[7], lease_end, now, ARGV[5]), 'PX', math.max(lease_end, math.floor(fence / 1000)) + 86400000 - now)
+    return {3, fence, ARGV[4] + 0, now_us}
+  end
+end
+
 -- include state.lua
 local weight, lease, owner, proposal, ticket = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 if not raw then
