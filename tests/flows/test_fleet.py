@@ -106,7 +106,10 @@ def test_a_greeting_is_read_as_the_servers_write_it() -> None:
     info = b"# Server\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n"
     aof = b"aof_enabled:1\r\naof_last_write_status:ok\r\n"
     replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", [b"1700000000", b"5"]]
-    assert len(greeting("lockfast", 10_000)) == len(replies)
+    asked = greeting("lockfast", 10_000)
+    assert len([words for words in asked if words[0] != "SCRIPT"]) == len(replies), (
+        "the scripts are told, not asked for"
+    )
     read = read_greeting("lockfast", replies, lambda _reply: None)
     assert (read.run_id, read.uptime_s, read.keeps, read.server_us) == ("abc", 7, True, NOON_US + 5)
     replies[2] = [b"appendfsync", b"everysec"]
@@ -185,3 +188,18 @@ def test_a_majority_of_votes_is_sure_as_long_as_the_shortest_of_the_longest(flee
     assert votes.sure_until(0, 102.0) == deadline_of(101.0, 3000)
     assert votes.sure_until(61, 102.0) == deadline_of(101.0, 3000)
     assert votes.sure_until(62, 102.0) == -inf, "one server alone has that fence"
+
+
+def test_a_server_whose_vote_was_taken_back_is_asked_by_another_ticket_and_old_answers_count_for_nothing(
+    fleet: Fleet,
+) -> None:
+    votes = votes_of(fleet)
+    first = ask_all(votes, sent=100.0)
+    votes.forget([0])
+    assert votes.tickets[0] not in ("t", votes.tickets[1])
+    first.hear(0, [3, 50, 3000, NOON_US])
+    assert votes.granted(0, 100.0) == []
+    again = votes.tickets[0]
+    ask_all(votes, sent=101.0)
+    votes.forget([0])
+    assert votes.tickets[0] not in ("t", again)
