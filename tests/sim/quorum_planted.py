@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import lockfast.flows.quorum  # noqa: F401 - imported before a bug is planted, or others would keep what is planted
-import lockfast.flows.quorum_holds  # noqa: F401
+import lockfast.flows.quorum
+import lockfast.flows.quorum_holds  # noqa: F401 - before a bug is planted: who imports it then would keep the bug
 from sim.planted import Planted
 
 if TYPE_CHECKING:
