@@ -95,7 +95,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 continue
         else:
             listening, sent = fleet.nodes[door].env.listening, moment
-            yield from _ask(votes, ready, door if queues else -1, patience.failures, env, fleet)
+            is_early = yield from _ask(votes, ready, door if queues else -1, patience.failures, env, fleet)
             position = votes.positions[door]
             # Who has a majority while others wait at the door came after them.
             held = None if position else (yield from _settle(votes, env, fleet))
@@ -107,8 +107,13 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 return held
             moment = env.now()
             fleet.check(ask.lease_ms + ask.grace_ms)
-            # Those that answered and count: a no of theirs may be a yes later.
-            able = [p for p in ready if type(votes.replies[p]) is int and fleet.is_counted(p, moment)]
+            # Those that count and did not fail: a no of theirs may be a yes later. Some were not waited for.
+            able = [
+                place
+                for place in ready
+                if (type(votes.replies[place]) is int or (votes.replies[place] is None and is_early))
+                and fleet.is_counted(place, moment)
+            ]
             if len(able) < fleet.majority:
                 yield from _give_up(votes, everywhere, env, fleet)
                 yield from patience.try_again(votes)
@@ -182,8 +187,8 @@ def _nothing(_index: int, _reply: object) -> None:
     """Nobody was asked."""
 
 
-def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[None]:
-    """Ask for votes; at `queue_at` for a place in the queue as well."""
+def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[bool]:
+    """Ask for votes; at `queue_at` for a place in the queue as well. False when the time for it was used up."""
     ask = votes.ask
     sent = env.now()
     # Servers that are slow today must not be given up on for ever.
@@ -218,6 +223,7 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
         return len(places) - no < majority and (queue_at < 0 or replies[queue_at] is not None)
 
     yield Scatter(places, make, by, asked.hear, enough)
+    return bool(env.now() < by)
 
 
 def _settle(votes: Votes, env: Env, fleet: Fleet) -> Flow[Held | None]:
