@@ -159,6 +159,8 @@ class _Patience:
         refusals = {place: reply for place, reply in enumerate(votes.replies) if isinstance(reply, Refused)}
         if len(fleet.nodes) - len(refusals) < fleet.majority:
             raise next(iter(refusals.values()))
+        if fleet.refusals():
+            raise self._too_few(votes)
         moment = env.now()
         counts_at = fleet.counts_at()
         if moment < counts_at < inf and (self.failures == 1 or self._wait_s != 0):
