@@ -13,7 +13,7 @@ from kit.quorum import fleet_of
 from kit.servers import wait_until
 from kit.sides import AsyncioSide
 from lockfast import aio
-from lockfast.errors import LeaseLost, Misused, NotAcquired, NotHeld, Refused
+from lockfast.errors import LeaseLost, Misused, NotAcquired, NotHeld, Refused, Unreachable
 from lockfast.sync import Lockfast
 
 if TYPE_CHECKING:
@@ -127,6 +127,24 @@ def test_a_server_that_is_named_twice_in_other_words_is_refused(
     assert str(trio[0].port) in str(caught.value)
     assert caught.value.code == "SAME"
     trio.wait_free(name)
+
+
+def test_servers_that_turn_the_client_down_are_told_at_once(side: Side, trio: Masters, name: str) -> None:
+    """A wrong password at most of them: to wait would not help. At one of them it is as if that one were down."""
+    wrong = [url.replace("redis://", "redis://:nonsense@") for url in trio.urls]
+    with pytest.raises(Refused, match=r"too few can; .*: refuses: ") as caught:
+        side.client([*wrong[:2], trio.urls[2]]).lock(name).acquire(wait=30)
+    assert "nonsense" not in str(caught.value)
+    assert caught.value.code
+    with side.client([wrong[0], *trio.urls[1:]]).lock(name) as grant:
+        assert len(grant.nodes) == 2
+    trio.wait_free(name)
+
+
+def test_a_server_of_a_cluster_is_no_independent_one(side: Side, trio: Masters, fresh_server: Any, name: str) -> None:
+    clustered = fresh_server(extra=("--cluster-enabled", "yes"))
+    with pytest.raises(Unreachable, match="part of a cluster, or a sentinel"):
+        side.client([trio.urls[0], clustered.url, "redis://127.0.0.1:1"], timeout=0.5).lock(name).acquire(wait=0.2)
 
 
 def test_a_name_that_is_in_use_as_another_kind_is_refused(side: Side, trio: Masters, name: str) -> None:

@@ -94,6 +94,29 @@ def is_asleep(lf: Lockfast, place: int) -> bool:
         return place not in fleet_of(lf).ready(now())
 
 
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_lock_that_is_held_is_told_to_be_so_with_a_minority_gone(
+    side: Side, start_masters: StartMasters, name: str, how: str
+) -> None:
+    """And not that too few servers answer: with one of three gone, a single no settles it."""
+    masters = start_masters(3, appendonly=True)
+    lf, other = side.client(masters.urls), side.client(masters.urls)
+    with lf.lock(f"{name}-warm"), other.lock(f"{name}-too"):
+        pass
+    if how == "killed":
+        masters[1].kill9()
+    else:
+        masters[1].pause()
+    with lf.lock(name):
+        for _ in range(10):
+            assert other.lock(name).try_acquire() is None
+        with pytest.raises(NotAcquired):
+            other.lock(name).acquire(wait=0.1)
+        waiting = side.spawn(other.lock(name).acquire, wait=20)
+        wait_until(lambda: any(masters.look(place, name).waiters for place in (0, 2)))
+    waiting.result().release()
+
+
 def test_connections_that_died_silently_are_replaced(side: Side, proxied_trio: Proxied, name: str) -> None:
     """As behind a firewall that forgot them: nothing comes back on the old ones, new ones work."""
     lf = side.client(proxied_trio.urls, node_timeout=0.05)

@@ -15,7 +15,7 @@ from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.link import Link, connect
 from lockfast.drivers.reply import Reply
 from lockfast.drivers.wire import ReplyError, evalsha
-from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
 from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
@@ -292,7 +292,7 @@ class QuorumAsyncio(Asyncio):
             self._placed[place] = link
             self.env.connected = True
         except LockfastError as failure:
-            node.fell_silent(str(failure))
+            node.fell_silent(str(failure), failure.code if isinstance(failure, Refused) else "")
             if link is not None:
                 link.close()
         finally:

@@ -14,7 +14,7 @@ from lockfast.drivers.connection import connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.quorum_lines import Lane, Line
 from lockfast.drivers.threads import Threads
-from lockfast.errors import LockfastError, Misused, Unreachable
+from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
 from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
@@ -220,7 +220,7 @@ class QuorumThreads(Threads):
         try:
             line = Line(place, node, self._introduced(place, by))
         except LockfastError as failure:
-            node.fell_silent(str(failure))
+            node.fell_silent(str(failure), failure.code if isinstance(failure, Refused) else "")
             return
         self.env.connected = True
         spare = self._spare[place]

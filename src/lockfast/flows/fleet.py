@@ -33,13 +33,25 @@ DEFAULT_MAX_LEASE_S = 60.0
 class Node:
     """One server, as this client knows it."""
 
-    __slots__ = ("ahead_us", "asked_at", "counts_at", "env", "looked_at", "probing", "run_id", "where", "why_down")
+    __slots__ = (
+        "ahead_us",
+        "asked_at",
+        "counts_at",
+        "env",
+        "looked_at",
+        "probing",
+        "refusal",
+        "run_id",
+        "where",
+        "why_down",
+    )
 
     def __init__(self, where: str, env: Env) -> None:
         self.where = where
         self.env = env  # what the waiting at this server needs: whether its pushes are heard
         self.run_id = ""
         self.why_down = ""  # empty: it answers, as far as is known
+        self.refusal = ""  # the code by which it refuses this client, while it is down
         self.asked_at = inf  # since when it owes an answer
         self.looked_at = -inf
         self.probing = False
@@ -54,12 +66,13 @@ class Node:
     def answered(self) -> None:
         """It said something."""
         self.asked_at = inf
-        self.why_down = ""
+        self.why_down = self.refusal = ""
 
-    def fell_silent(self, why: str) -> None:
-        """It cannot be reached."""
+    def fell_silent(self, why: str, code: str = "") -> None:
+        """It cannot be reached; or it refuses us, by this code."""
         self.asked_at = inf
         self.why_down = why
+        self.refusal = code
 
     def told_time(self, server_us: int, sent: float, heard: float) -> None:
         """Its clock showed this after `sent` and before `heard`, on ours.
@@ -236,9 +249,14 @@ class Fleet:
             if words:
                 words = words.replace(f" to {node.where}", "").removeprefix(f"{node.where} ")
                 told.append(f"{node.where}: {words}")
-        return Unreachable(
-            f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can; " + "; ".join(told)
-        )
+        words = f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can; " + "; ".join(told)
+        codes = self.refusals()
+        return Refused(words, code=codes[0]) if codes else Unreachable(words)
+
+    def refusals(self) -> list[str]:
+        """By which codes servers refuse this client, if too few are left for a majority: it cannot help to wait."""
+        codes = [node.refusal for node in self.nodes if node.refusal]
+        return codes if len(self.nodes) - len(codes) < self.majority else []
 
 
 class Introduction:
@@ -279,13 +297,14 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
     refused: the error that an error reply means; None for any other reply.
     """
     server, persistence, fsync, stored, kept, time = replies[:6]  # the scripts can be sent with a request as well
+    about = {} if refused(server) else _facts(server)
+    if about.get("redis_mode", about.get("server_mode", "standalone")) != "standalone":  # Redis, Valkey
+        raise Refused("it is part of a cluster, or a sentinel: a quorum is of independent servers", code="CLUSTER")
     for reply in (server, persistence, stored, kept, time):
         failure = refused(reply)
         if failure is not None:
             raise failure
     facts = _facts(server) | _facts(persistence)
-    if facts.get("redis_mode", "standalone") != "standalone":
-        raise Refused("it is part of a cluster: a quorum is of independent servers", code="CLUSTER")
     keeps = (
         facts.get("aof_enabled") == "1"
         and facts.get("aof_last_write_status", "ok") == "ok"

@@ -97,7 +97,7 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 continue
         else:
             listening, sent = fleet.nodes[door].env.listening, moment
-            yield from _ask(votes, ready, door if queues else -1, patience.failures, env, fleet)
+            is_early = yield from _ask(votes, ready, door if queues else -1, patience.failures, env, fleet)
             position = votes.positions[door]
             # Who has a majority while others wait at the door came after them.
             held = None if position else (yield from _settle(votes, env, fleet))
@@ -109,8 +109,13 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 return held
             moment = env.now()
             fleet.check(ask.lease_ms + ask.grace_ms)
-            # Those that answered and count: a no of theirs may be a yes later.
-            able = [p for p in ready if type(votes.replies[p]) is int and fleet.is_counted(p, moment)]
+            # Those that count and did not fail: a no of theirs may be a yes later. Some were not waited for.
+            able = [
+                place
+                for place in ready
+                if (type(votes.replies[place]) is int or (votes.replies[place] is None and is_early))
+                and fleet.is_counted(place, moment)
+            ]
             if len(able) < fleet.majority:
                 yield from _give_up(votes, everywhere, env, fleet)
                 yield from patience.try_again(votes)
@@ -156,6 +161,8 @@ class _Patience:
         refusals = {place: reply for place, reply in enumerate(votes.replies) if isinstance(reply, Refused)}
         if len(fleet.nodes) - len(refusals) < fleet.majority:
             raise next(iter(refusals.values()))
+        if fleet.refusals():
+            raise self._too_few(votes)
         moment = env.now()
         counts_at = fleet.counts_at()
         if moment < counts_at < inf and (self.failures == 1 or self._wait_s != 0):
@@ -184,8 +191,8 @@ def _nothing(_index: int, _reply: object) -> None:
     """Nobody was asked."""
 
 
-def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[None]:
-    """Ask for votes; at `queue_at` for a place in the queue as well."""
+def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[bool]:
+    """Ask for votes; at `queue_at` for a place in the queue as well. False when the time for it was used up."""
     ask = votes.ask
     sent = env.now()
     # Servers that are slow today must not be given up on for ever.
@@ -219,6 +226,7 @@ def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env
         return len(places) - no < majority and (queue_at < 0 or replies[queue_at] is not None)
 
     yield Scatter(places, make, by, asked.hear, enough)
+    return bool(env.now() < by)
 
 
 def _settle(votes: Votes, env: Env, fleet: Fleet) -> Flow[Held | None]:
