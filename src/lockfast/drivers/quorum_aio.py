@@ -252,7 +252,12 @@ class QuorumAsyncio(Asyncio):
             dials = [dial for dial in (self._dials[place] for place in missing) if dial is not None]
             if not dials:
                 return
-            if len([place for place in effect.places if self._placed[place] is not None]) >= needed:
+            # Links to servers that hang make no majority.
+            hopeful = self.fleet.ready(now())
+            if (
+                len([place for place in effect.places if self._placed[place] is not None and place in hopeful])
+                >= needed
+            ):
                 by, needed = min(by, now() + GRACE_S), len(effect.places) + 1
             left_s = by - now()
             if left_s <= 0:
@@ -347,12 +352,18 @@ class QuorumAsyncio(Asyncio):
         return ended
 
     def _probe_the_silent(self) -> None:
-        """Look after servers that do not answer, beside everything else. A link that is owed much is not trusted."""
+        """Look after servers that do not answer, beside everything else."""
         moment = now()
         if moment < self._looks_at:
             return
         self._looks_at = moment + LOOKS_S
-        for place in self.fleet.to_probe(moment):
+        if self.fleet.to_probe(moment):
+            # In the next turn: if this loop stood still, replies lie in sockets that this turn has yet to read.
+            asyncio.get_running_loop().call_soon(self._probe)
+
+    def _probe(self) -> None:
+        """A link that is owed much is not trusted."""
+        for place in self.fleet.to_probe(now()):
             link = self._placed[place]
             if link is not None:
                 link.retire()

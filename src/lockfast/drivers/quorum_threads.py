@@ -161,7 +161,8 @@ class QuorumThreads(Threads):
                 dialling = [place for place in missing if lane.dialling[place]]
                 if not dialling:
                     return
-                if len(effect.places) - len(missing) >= needed:
+                hopeful = self.fleet.ready(now())  # lines to servers that hang make no majority
+                if len([place for place in effect.places if place not in missing and place in hopeful]) >= needed:
                     by, needed = min(by, now() + GRACE_S), len(effect.places) + 1
                 left_s = by - now()
                 if left_s <= 0:
