@@ -59,12 +59,17 @@ class Cluster(Endpoint):
 Topology = Endpoint | Quorum
 
 
+def urls_of(text: str) -> list[str]:
+    """The URLs in a text, with commas or blanks between them."""
+    return _NEXT_URL.split(text.strip())
+
+
 def find(server: object) -> Topology:
     """The servers that a caller means. Raises TypeError or ValueError, with no secret in the message."""
     if server is None:
         server = os.environ.get("LOCKFAST_URL") or None
     if isinstance(server, str):
-        urls = _NEXT_URL.split(server.strip())
+        urls = urls_of(server)
         server = urls if len(urls) > 1 else server
     if isinstance(server, (list, tuple)):
         return _quorum(list(server))
@@ -115,7 +120,7 @@ def _quorum(servers: list[object]) -> Topology:
     if len(servers) == 1:
         return find(servers[0])
     found = [find(_named(server)) for server in servers]
-    nodes = tuple([node for node in found if isinstance(node, endpoints.Endpoint) and not node.sentinels])
+    nodes = tuple([node for node in found if type(node) is Endpoint and not node.sentinels])
     if len(nodes) < len(found):
         raise ValueError("a majority is of single servers: name no sentinel, cluster or list in it")
     addresses = [node.where for node in nodes]

@@ -11,7 +11,7 @@ from kit.resp import ServerError
 from lua.scripts import LEASE_MS, Named, Scripts
 
 if TYPE_CHECKING:
-    from kit.servers import Server
+    from kit.servers import FreshServer, Server
 
 FAR = 10**12  # microseconds
 KEPT, ANEW = 1, 3  # what a vote is answered with: it had it before, or not
@@ -193,3 +193,14 @@ def test_a_vote_and_an_admit_that_does_not_queue_do_the_same_to_the_same_states(
                 assert admitted.code == 1 or admitted.ms == voted.ms, f"step {step}"
             assert by_admit.everything() == by_vote.everything(), f"step {step}: {what} {ticket}"
             scripts.pass_ms(rng.choice((0, 0, 1, 100, 400)))
+
+
+def test_a_full_server_keeps_and_gives_votes(fresh_server: FreshServer) -> None:
+    server = fresh_server("valkey", maxmemory="100mb")
+    with Scripts(server) as scripts:
+        lock, other = scripts.name("kept"), scripts.name("given")
+        lock.vote("a")
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        assert lock.vote("a").code == KEPT
+        assert other.vote("b").code == ANEW
+        assert lock.leave("a") == 1

@@ -231,10 +231,10 @@ def test_max_lease_is_stored_and_another_is_refused_by_name(side: Side, trio: Ma
     first = side.client(trio.urls, prefix=short, max_lease=7)
     with first.lock("x", lease=7):
         pass
-    wait_until(lambda: {server.command("GET", f"{short}:{{quorum}}") for server in trio} == {b"7000"})
+    wait_until(lambda: {server.command("GET", f"{short}:quorum") for server in trio} == {b"7000"})
     with pytest.raises(Refused, match=r"keeps max_lease=7 for this quorum, this client has 8") as caught:
         side.client(trio.urls, prefix=short, max_lease=8).lock("x", lease=1).acquire(wait=1)
-    assert f"{short}:{{quorum}}" in str(caught.value)
+    assert f"{short}:quorum" in str(caught.value)
     assert caught.value.code == "MAXLEASE"
     takes = side.client(trio.urls, prefix=short)
     with pytest.raises(ValueError, match="8 s together, max_lease of this quorum is 7"):
@@ -267,11 +267,11 @@ def test_a_client_that_names_none_does_not_bring_its_own_to_a_server_that_forgot
     """Or one such client would make the quorum useless for all: the others would find two of them stored."""
     masters = start_masters(3)
     for server in masters.servers[:2]:
-        server.command("SET", "lockfast:{quorum}", "1000")
+        server.command("SET", "lockfast:quorum", "1000")
     lf = side.client(masters.urls)
     with lf.lock(name, lease=1, wait=10):
         assert fleet_of(lf).max_lease_s == 1
-    wait_until(lambda: masters[2].command("GET", "lockfast:{quorum}") == b"1000")
+    wait_until(lambda: masters[2].command("GET", "lockfast:quorum") == b"1000")
     with side.client(masters.urls, max_lease=1).lock(name, lease=1, wait=10):
         pass
 

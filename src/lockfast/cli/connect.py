@@ -27,7 +27,7 @@ def connect(option: str | None, *, timeout_s: float = 2.0, label: str | None = N
     try:
         return Lockfast(given_url(option), timeout=timeout_s, label=label)
     except (ValueError, TypeError) as error:
-        advice = "--url and LOCKFAST_URL take redis://, rediss:// or unix:// URLs"
+        advice = "--url and LOCKFAST_URL take redis://, rediss://, unix://, sentinel:// or cluster:// URLs"
         raise Failure(USAGE, str(error), advice) from error
 
 

@@ -194,7 +194,7 @@ def _ask(asker: Asker, prefix: str) -> Facts:
 
 def quorum_key(prefix: str) -> str:
     """Where the nodes of a quorum keep their longest lease in ms, as decimal text."""
-    return f"{prefix}:{{quorum}}"
+    return f"{prefix}:quorum"
 
 
 def _directory() -> str:
