@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import lockfast
@@ -9,6 +11,9 @@ import lockfast.aio
 from lockfast import topologies
 from lockfast.endpoints import Endpoint
 from lockfast.topologies import Cluster, Quorum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 THREE = ["redis://a", "redis://b:7000/2", "unix:///tmp/c"]
 
@@ -70,12 +75,12 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_sent(options: 
 
 def test_what_a_majority_cannot_carry_is_refused_with_a_page_that_says_why() -> None:
     lf = lockfast.Lockfast(THREE)
-    refused = [
+    refused: list[Callable[[], object]] = [
         lambda: lf.semaphore("x", limit=2),
         lambda: lf.election("x"),
         lambda: lf.latch("x", count=1),
         lambda: lf.barrier("x", parties=2),
-        lambda: lf.transaction(lambda _tx: None, "key"),
+        lambda: lf.transaction(str, "key"),
         lambda: lf.break_lock("x", reason="why"),
         lambda: lf.revoke("x"),
         lambda: lf.deadlocks(),
