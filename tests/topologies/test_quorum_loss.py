@@ -46,12 +46,12 @@ def test_a_hold_is_renewed_by_a_majority_and_lost_with_it(
 
     with (
         pytest.raises(LeaseLost),
-        lf.lock(name, lease=1, on_lost=on_lost, cancel_on_loss=False) as grant,
+        lf.lock(name, lease=0.6, on_lost=on_lost, cancel_on_loss=False) as grant,
     ):
         wait_until(lambda: masters.holding(name) == [0, 1, 2])
         stop(0)
         began = grant.deadline
-        wait_until(lambda: grant.deadline > began + 0.5, what="renewed by the two that are left")
+        wait_until(lambda: grant.deadline > began + 0.3, what="renewed by the two that are left")
         assert not any(f":{masters[0].port}/" in where for where in grant.nodes) or grant.remaining > 0
         grant.check()
         stop(1)
