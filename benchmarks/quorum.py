@@ -32,7 +32,7 @@ NODES = 5
 NODE_TIMEOUT_MS = 50  # Lockfast's default on the loopback
 DELAY_S = 0.002
 CONTENDERS = 32
-CAP_S = 3.0  # after which a contestant is not waited for, and left out of the scenario
+CAP_S = 2.0  # after which a contestant is not waited for, and left out of the scenario
 HEALTHY, ONE_FROZEN, TWO_FROZEN, UNPINNED = "healthy", "1 frozen", "2 frozen", "healthy, any CPU"
 FAR, FAR_SINGLE = f"{DELAY_S * 1000:g} ms away", f"{DELAY_S * 1000:g} ms away, single server"
 FROZEN = {HEALTHY: 0, ONE_FROZEN: 1, TWO_FROZEN: 2}
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--slice", type=float, default=0.15, help="seconds per contestant, scenario and round")
     command.add_argument("--others", metavar="DIR", default=".others", help="where the other libraries are installed")
     command.add_argument("--crowds", type=int, default=2, help="rounds of 32 contenders, default: %(default)s")
-    command.add_argument("--crowd-slice", type=float, default=2.0, help="seconds of each, default: %(default)s")
+    command.add_argument("--crowd-slice", type=float, default=1.5, help="seconds of each, default: %(default)s")
     options = command.parse_args(arguments)
     rounds, slice_s = (3, 0.05) if options.quick else (options.rounds, options.slice)
     crowds, crowd_s = (1, 1.0) if options.quick else (options.crowds, options.crowd_slice)
