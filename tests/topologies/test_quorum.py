@@ -10,7 +10,7 @@ import pytest
 
 from kit.leaks import no_leaks
 from kit.quorum import fleet_of
-from kit.servers import _free_port, wait_until
+from kit.servers import free_port, wait_until
 from kit.sides import AsyncioSide
 from lockfast import aio
 from lockfast.errors import LeaseLost, Misused, NotAcquired, NotHeld, Refused, Unreachable
@@ -142,7 +142,7 @@ def test_servers_that_turn_the_client_down_are_told_at_once(side: Side, trio: Ma
 
 
 def test_a_server_of_a_cluster_is_no_independent_one(side: Side, trio: Masters, fresh_server: Any, name: str) -> None:
-    clustered = fresh_server(extra=("--cluster-enabled", "yes", "--cluster-port", str(_free_port())))
+    clustered = fresh_server(extra=("--cluster-enabled", "yes", "--cluster-port", str(free_port())))
     with pytest.raises(Unreachable, match="part of a cluster, or a sentinel"):
         side.client([trio.urls[0], clustered.url, "redis://127.0.0.1:1"], timeout=0.5).lock(name).acquire(wait=0.2)
 
