@@ -86,9 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(failure.message)
         hint(failure.hint)
         return failure.code
-    except ValueError as error:  # LOCKFAST_HOME or LOCKFAST_GRACE_S cannot be used as they are
+    except ValueError as error:  # LOCKFAST_HOME or LOCKFAST_GRACE_S, or servers, that cannot be used for this
         say(str(error))
-        hint("see the section Environment of the reference")
+        if "docs/" not in str(error):
+            hint("see the section Environment of the reference")
         return USAGE
     except KeyboardInterrupt:
         return BY_SIGNAL + 2

@@ -1,0 +1,82 @@
+"""`lockfast` on a majority of independent servers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.conftest import Runs
+from kit.quorum import Masters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Masters]:
+    with Masters(3, appendonly=True) as masters:
+        yield masters
+
+
+@pytest.fixture
+def trio(shared: Masters) -> Iterator[Masters]:
+    yield shared
+    shared.heal()
+
+
+@pytest.fixture
+def on_trio(trio: Masters) -> Iterator[Runs]:
+    runs = Runs(LOCKFAST_URL=" ".join(trio.urls))
+    yield runs
+    runs.close()
+
+
+def test_command_runs_under_a_majority_and_others_see_it(on_trio: Runs, trio: Masters, name: str) -> None:
+    holder = on_trio.holding(name)
+    assert name in on_trio.end("ls")[1]
+    code, out, err = on_trio.end("run", name, "-n", "--", "echo", "ran")
+    assert (code, out) == (75, "")
+    assert f"pid {holder.pid}" in err
+    assert holder.end()[0] == 0
+    url = ",".join(trio.urls)
+    assert on_trio.end("run", name, "--url", url, "--", "sh", "-c", "echo $LOCKFAST_URL")[1] == f"{url}\n"
+
+
+def test_minority_that_freezes_is_not_noticed(on_trio: Runs, trio: Masters, name: str) -> None:
+    run = on_trio.holding(name, "--lease", "1s")
+    trio[0].pause()
+    time.sleep(1.5)  # longer than the lease: it was renewed by the others
+    code, _, err = run.end()
+    assert (code, err) == (0, "")
+
+
+def test_majority_that_freezes_ends_the_command_within_the_lease(on_trio: Runs, trio: Masters, name: str) -> None:
+    run = on_trio.start("run", name, "--lease", "1500ms", "--", "sh", "-c", "echo held; sleep 1000")
+    assert run.line() == "held"
+    trio[0].pause()
+    trio[1].pause()
+    since = time.monotonic()
+    code, _, err = run.end()
+    assert code == 76
+    assert f"lost {name} (fence " in err
+    assert time.monotonic() - since < 5
+    trio.heal()
+
+
+def test_lease_that_the_servers_do_not_allow_is_wrong_usage(on_trio: Runs, name: str) -> None:
+    code, _, err = on_trio.end("run", name, "--lease", "5m", "--", "true")
+    assert code == 64
+    assert "max_lease of this quorum is 60" in err
+
+
+def test_what_a_majority_cannot_do_is_said_without_a_traceback(on_trio: Runs, name: str) -> None:
+    on_trio.holding(name)
+    for words in (["break", name, "--yes", "--reason", "why"], ["revoke", name], ["deadlocks"]):
+        code, _, err = on_trio.end(*words)
+        assert code == 64, words
+        assert "majority of servers" in err
+        assert "Traceback" not in err
