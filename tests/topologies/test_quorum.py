@@ -305,6 +305,8 @@ def test_waiters_are_let_in_by_push_in_the_order_they_came(side: Side, five: Mas
 def test_those_who_wait_send_nothing_but_heartbeats(side: Side, proxied_five: Proxied, name: str) -> None:
     masters = proxied_five.masters
     waiter, holder = side.client(proxied_five.urls, node_timeout=1), side.client(masters.urls)
+    with waiter.lock(f"{name}-warm"):
+        wait_until(lambda: all(node.run_id for node in fleet_of(waiter).nodes), what="all are connected")
     grant = holder.lock(name).acquire()
 
     def take() -> None:
