@@ -441,6 +441,7 @@ def test_threads_and_tasks_share_a_client(side: Side, five: Masters, name: str) 
 
 
 def test_close_ends_those_who_wait_and_gives_back_what_is_held(side: Side, trio: Masters, name: str) -> None:
+    assert trio.is_free(name)  # the eyes of the test have their connections from here on
     with no_leaks():
         lf = side.client(trio.urls)
         held = lf.lock(name).acquire()
