@@ -305,6 +305,8 @@ def test_waiters_are_let_in_by_push_in_the_order_they_came(side: Side, five: Mas
 def test_those_who_wait_send_nothing_but_heartbeats(side: Side, proxied_five: Proxied, name: str) -> None:
     masters = proxied_five.masters
     waiter, holder = side.client(proxied_five.urls, node_timeout=1), side.client(masters.urls)
+    with waiter.lock(f"{name}-warm"):
+        wait_until(lambda: all(node.run_id for node in fleet_of(waiter).nodes), what="all are connected")
     grant = holder.lock(name).acquire()
 
     def take() -> None:
@@ -439,6 +441,7 @@ def test_threads_and_tasks_share_a_client(side: Side, five: Masters, name: str) 
 
 
 def test_close_ends_those_who_wait_and_gives_back_what_is_held(side: Side, trio: Masters, name: str) -> None:
+    assert trio.is_free(name)  # the eyes of the test have their connections from here on
     with no_leaks():
         lf = side.client(trio.urls)
         held = lf.lock(name).acquire()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 RUN = "from topologies.quorum_worker import main; main()"
 LEASE_S = 1.0
-STORM_S = 4.0
+STORM_S = 3.0
 
 
 def start(
