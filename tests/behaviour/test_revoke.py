@@ -160,7 +160,7 @@ def test_waiting_to_be_asked_does_not_prolong_a_hold_that_is_not_renewed(lf: Loc
 def test_waiting_to_be_asked_ends_by_the_clock_although_the_server_is_silent(
     side: Side, proxy: Proxy, name: str
 ) -> None:
-    client = side.client(proxy.url, timeout=10)
+    client = side.client(proxy.url, timeout=4)
     grant = client.lock(name, lease=60).acquire()
     proxy.blackhole()
     started = now()

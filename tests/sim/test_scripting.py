@@ -241,6 +241,7 @@ class Twins:
 
     def __init__(self, real: Server, *, exact: bool) -> None:
         self.real = real
+        self.version = real.version
         self.exact = exact
         self._wire = real.wire(timeout_s=20)
         self._now = clock_of(real)
