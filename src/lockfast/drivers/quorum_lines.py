@@ -183,7 +183,6 @@ class Lane:
                 line.silent_since = moment
             line.owed.extend(items)
             trip.missing += len(items)
-            line.node.asked(moment)
             try:
                 line.send(b"".join(requests))
             except OSError as error:

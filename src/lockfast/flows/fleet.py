@@ -59,7 +59,7 @@ class Node:
         self.ahead_us = -inf  # its clock, less ours
 
     def asked(self, moment: float) -> None:
-        """A request is on its way to it."""
+        """It owes an answer since then. Told where all that has come was read: what lies unread is no silence."""
         if moment < self.asked_at:
             self.asked_at = moment
 

@@ -74,6 +74,8 @@ class _Renewal:
         self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
         self._weight = weight
         self._had = [deadline > sent for deadline in hold.votes.deadlines]
+        # Votes that were asked for, and may have been given: the answer was not waited for.
+        self._doubtful = len([p for p, had in enumerate(self._had) if not had and hold.votes.is_owed(p)])
         self._round = Round(hold.votes, places, sent, self._lease_ms)
         self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
 
@@ -117,7 +119,7 @@ class _Renewal:
                 without += 1
                 forgot += self._had[place] and self._fleet.is_counted(place, self.sent)
         majority = self._fleet.majority
-        return len(self._had) - without < majority or sum(self._had) - forgot < majority
+        return len(self._had) - without < majority or sum(self._had) + self._doubtful - forgot < majority
 
     def heard(self) -> dict[int, Any]:
         """What came of each request."""

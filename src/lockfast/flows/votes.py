@@ -168,6 +168,10 @@ class Votes:
             made.append((place, call))
         return made
 
+    def is_owed(self, place: int) -> bool:
+        """Whether a server has not answered all that it was asked."""
+        return self._owed[place] > 0
+
     def may_stand(self, place: int) -> bool:
         """Whether a server may have something to take back: not if it was not asked, or has said no since."""
         return self.asked[place] and (
