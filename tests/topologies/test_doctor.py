@@ -584,7 +584,7 @@ def test_connections_that_run_out(sick: Server, configure: Callable[..., None]) 
 
 
 def test_keys_of_others_and_names_in_use(sick: Server, configure: Callable[..., None]) -> None:
-    sick.command("MSET", "lockfast:{theirs}", "hello", "session:1", "x", "session:2", "y", "lockfast:{quorum}", "30000")
+    sick.command("MSET", "lockfast:{theirs}", "hello", "session:1", "x", "session:2", "y", "lockfast:quorum", "30000")
     sick.command("HSET", "lockfast:{hash}", "f", "v")
     sick.command("SET", "lockfast:{ended}", "1 lock 1 5 0 0 0 a.b.c 1000 900 host 1")  # its lease is long over
     sick.command("SET", "lockfast:{later}", "9 lock 1 5 0 0 0 - 0 0 ")

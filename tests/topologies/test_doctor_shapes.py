@@ -80,16 +80,16 @@ def test_server_that_is_named_twice(nodes: list[Server]) -> None:
 
 def test_longest_lease_has_to_be_the_same_and_young_nodes_are_left_out(nodes: list[Server]) -> None:
     for node, value in zip(nodes, ("600000", "600000", "5000"), strict=True):
-        node.command("SET", "lockfast:{quorum}", value)
+        node.command("SET", "lockfast:quorum", value)
     report = quorum(*(node.url for node in nodes))
     assert "'5000' ms" in seen(report, "quorum-lease-differs")
-    nodes[2].command("SET", "lockfast:{quorum}", "600000")
+    nodes[2].command("SET", "lockfast:quorum", "600000")
     report = quorum(*(node.url for node in nodes))
     assert not keys(report.findings) & {"quorum-lease-differs", "quorum-lease-missing"}
     young = {finding.where for finding in report.findings if finding.key == "quorum-node-young"}
     assert young == {nodes[1].url, nodes[2].url}  # the first can show that it kept its memory
     for node in nodes:
-        node.command("DEL", "lockfast:{quorum}")
+        node.command("DEL", "lockfast:quorum")
 
 
 def test_nodes_that_are_tied_to_others_or_far_apart_in_time(nodes: list[Server]) -> None:
