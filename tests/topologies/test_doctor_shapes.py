@@ -67,7 +67,9 @@ def test_nodes_that_do_not_answer(nodes: list[Server]) -> None:
 
 
 def test_sizes_that_gain_nothing(nodes: list[Server]) -> None:
-    assert "quorum-too-small" in keys(quorum(nodes[0].url, nodes[1].url).findings)
+    two = quorum(nodes[0].url, nodes[1].url)
+    assert "quorum-too-small" in keys(two.findings)
+    assert two.level == "problem", "a client refuses it, too"
     four = quorum(*(node.url for node in nodes), NOBODY)
     assert "quorum-even" in keys(four.findings)
 
@@ -80,16 +82,16 @@ def test_server_that_is_named_twice(nodes: list[Server]) -> None:
 
 def test_longest_lease_has_to_be_the_same_and_young_nodes_are_left_out(nodes: list[Server]) -> None:
     for node, value in zip(nodes, ("600000", "600000", "5000"), strict=True):
-        node.command("SET", "lockfast:{quorum}", value)
+        node.command("SET", "lockfast:quorum", value)
     report = quorum(*(node.url for node in nodes))
     assert "'5000' ms" in seen(report, "quorum-lease-differs")
-    nodes[2].command("SET", "lockfast:{quorum}", "600000")
+    nodes[2].command("SET", "lockfast:quorum", "600000")
     report = quorum(*(node.url for node in nodes))
     assert not keys(report.findings) & {"quorum-lease-differs", "quorum-lease-missing"}
     young = {finding.where for finding in report.findings if finding.key == "quorum-node-young"}
     assert young == {nodes[1].url, nodes[2].url}  # the first can show that it kept its memory
     for node in nodes:
-        node.command("DEL", "lockfast:{quorum}")
+        node.command("DEL", "lockfast:quorum")
 
 
 def test_nodes_that_are_tied_to_others_or_far_apart_in_time(nodes: list[Server]) -> None:
