@@ -197,8 +197,8 @@ def _from_url(url: str) -> Endpoint:
     sort = SCHEMES.get(split.scheme.lower())
     if sort is None:
         raise ValueError(
-            f"unknown scheme {split.scheme!r} in the server's URL; use redis://, rediss://, unix:// or sentinel:// "
-            "(or valkey://)"
+            f"unknown scheme {split.scheme!r} in the server's URL; use redis://, rediss://, unix://, "
+            "sentinel:// or cluster:// (or valkey://)"
         )
     options = dict(parse_qsl(split.query, keep_blank_values=True))
     db = options.pop("db", "") or ("" if sort == "unix" else split.path.strip("/")) or "0"

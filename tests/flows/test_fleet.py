@@ -116,6 +116,16 @@ def test_a_greeting_is_read_as_the_servers_write_it() -> None:
     assert not read_greeting("lockfast", replies, lambda _reply: None).keeps
 
 
+@pytest.mark.parametrize(
+    "line", ["aof_rewrite_in_progress:1", "aof_rewrite_scheduled:1", "aof_last_rewrite_time_sec:0"]
+)
+def test_an_append_only_file_that_began_after_the_start_shows_nothing(line: str) -> None:
+    info = b"run_id:abc\r\nuptime_in_seconds:7\r\n"
+    aof = f"aof_enabled:1\r\naof_last_write_status:ok\r\n{line}\r\n".encode()
+    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", [b"1700000000", b"5"]]
+    assert not read_greeting("lockfast", replies, lambda _reply: None).keeps
+
+
 # Votes.
 
 

@@ -67,7 +67,9 @@ def test_nodes_that_do_not_answer(nodes: list[Server]) -> None:
 
 
 def test_sizes_that_gain_nothing(nodes: list[Server]) -> None:
-    assert "quorum-too-small" in keys(quorum(nodes[0].url, nodes[1].url).findings)
+    two = quorum(nodes[0].url, nodes[1].url)
+    assert "quorum-too-small" in keys(two.findings)
+    assert two.level == "problem", "a client refuses it, too"
     four = quorum(*(node.url for node in nodes), NOBODY)
     assert "quorum-even" in keys(four.findings)
 

@@ -53,6 +53,22 @@ def test_a_server_that_restarts_empty_inside_a_lease_gives_nobody_a_second_hold(
         assert f":{masters[1].port}/" not in "".join(later.nodes), "it is not counted"
 
 
+def test_an_append_only_file_that_is_switched_on_after_a_restart_does_not_end_the_wait(
+    side: Side, start_masters: StartMasters, name: str
+) -> None:
+    """Whoever follows the doctor's advice just then must not have two holders for it."""
+    masters = start_masters(3, appendonly=True)
+    grant = side.client(masters.urls).lock(name, lease=30).acquire()
+    for server in (masters[0], masters[1]):
+        restart_empty(server)
+        server.command("CONFIG", "SET", "appendonly", "yes")
+        server.command("CONFIG", "SET", "appendfsync", "always")
+    wait_until(lambda: all(server.info("persistence")["aof_rewrite_in_progress"] == "0" for server in masters))
+    with pytest.raises(Unreachable, match="started less than max_lease"):
+        side.client(masters.urls).lock(name).try_acquire()
+    assert grant.held
+
+
 def test_what_is_said_when_too_few_count_tells_how_long_it_takes(
     side: Side, start_masters: StartMasters, name: str
 ) -> None:

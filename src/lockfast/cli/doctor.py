@@ -26,7 +26,7 @@ No key, script or setting is changed: rights are asked for, or tried by commands
 
   lockfast doctor                                     LOCKFAST_URL, else the embedded server
   lockfast doctor --url redis://cache:6379/0          one server
-  lockfast doctor --url 'redis://a redis://b redis://c'              a quorum of independent ones
+  lockfast doctor --url redis://a,redis://b,redis://c  a quorum of independent ones
   lockfast doctor --url sentinel://h1:26379,h2:26379,h3:26379/mymaster
   lockfast doctor --url cluster://n1:6379,n2:6379
   lockfast doctor --accept persistence-none           known, and lived with

@@ -36,7 +36,7 @@ def judge_unreached(one: Unreached) -> Finding:
         key = "role-loading"
     elif not one.code and "max number of clients" in one.words:
         key = "clients-at-limit"
-    return found(key, one.where, one.words)
+    return found(key, one.where, one.words, attempt=_attempt(one.where))
 
 
 def judge(facts: Facts, shape: str = "") -> list[Finding]:
@@ -233,6 +233,13 @@ def _scope(facts: Facts) -> Iterator[Finding]:
         yield found("scope-host", facts.where, f"{facts.host} is this host")
     elif not facts.has_password:
         yield found("scope-open", facts.where, "no password is asked for", rules=access.all_rules(facts.prefix))
+
+
+def _attempt(where: str) -> str:
+    """A command that tries to reach a server, to be pasted as it is."""
+    if where.startswith("unix://"):
+        return f"redis-cli -s {where.removeprefix('unix://').rpartition('?')[0]} PING"
+    return f"redis-cli -u {where} PING" if "://" in where else "lockfast server status"
 
 
 def _address(where: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lockfast.doctor.catalogue import Finding, found
 from lockfast.doctor.facts import Facts, quorum_key
 from lockfast.doctor.findings import CLOCK_OFF_S, judge, judge_unreached
+from lockfast.flows.fleet import began_later
 
 if TYPE_CHECKING:
     from lockfast.doctor.facts import Unreached
@@ -77,7 +78,9 @@ def _memory(there: list[Facts]) -> list[Finding]:
     if forgetful:
         seen = f"no append-only file with appendfsync always: {', '.join(node.where for node in forgetful)}"
         findings.append(found("quorum-forgets", WHERE, seen))
-    for node in forgetful:
+    for node in there:
+        if _kept(node):
+            continue
         up_s, max_lease_s = node.number("uptime_in_seconds"), max(longest.values(), default=0) / 1000
         if up_s is not None and up_s < max_lease_s:
             seen = f"up for {up_s} s, longest lease {max_lease_s:g} s"
@@ -87,6 +90,10 @@ def _memory(there: list[Facts]) -> list[Finding]:
 
 def _keeps(node: Facts) -> bool:
     return node.info.get("aof_enabled") == "1" and node.config.get("appendfsync") == "always"
+
+
+def _kept(node: Facts) -> bool:
+    return _keeps(node) and not began_later(node.info)
 
 
 def _clocks(there: list[Facts]) -> list[Finding]:

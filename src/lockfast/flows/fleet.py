@@ -15,7 +15,7 @@ from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows.scripts import ADMIT, LEAVE, VOTE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from lockfast.flows.effects import Env
 
@@ -240,7 +240,7 @@ class Fleet:
                 words = (
                     f"started less than max_lease ({self.max_lease_s:g} s) ago, cannot show that it kept its memory, "
                     f"and is not counted for another {node.counts_at - moment:.1f} s (appendonly yes with "
-                    "appendfsync always lets it count at once)"
+                    "appendfsync always, from its start on, lets it count at once)"
                 )
             elif not words and isinstance(heard.get(place), BaseException):
                 words = str(heard[place])
@@ -307,6 +307,7 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
     facts = _facts(server) | _facts(persistence)
     keeps = (
         facts.get("aof_enabled") == "1"
+        and not began_later(facts)
         and facts.get("aof_last_write_status", "ok") == "ok"
         and refused(fsync) is None  # who may not ask cannot know
         and _texts(fsync)[-1:] == ["always"]
@@ -322,6 +323,19 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
         )
     except (KeyError, ValueError, TypeError) as error:
         raise Refused(f"it does not say what a quorum needs to know: {error!r}", code="INFO") from error
+
+
+def began_later(facts: Mapping[str, str]) -> bool:
+    """Whether the append-only file may have been switched on since the start: that always writes it anew.
+
+    Then it says nothing of what the server had known before it restarted. A file that has grown is written anew as
+    well; that cannot be told apart, and only matters to a server that has just been started.
+    """
+    return (
+        facts.get("aof_last_rewrite_time_sec", "-1") != "-1"
+        or facts.get("aof_rewrite_in_progress", "0") != "0"
+        or facts.get("aof_rewrite_scheduled", "0") != "0"
+    )
 
 
 def _facts(info: Any) -> dict[str, str]:
