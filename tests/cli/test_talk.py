@@ -63,7 +63,9 @@ def test_chain_of_holds_survives_odd_names(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_hint_for_servers_that_have_just_started_is_to_wait() -> None:
-    young = Unreachable("'x': 2 of 3 servers have to agree, too few can; a: … and is not counted for another 55.6 s (…)")
+    young = Unreachable(
+        "'x': 2 of 3 servers have to agree, too few can; a: … and is not counted for another 55.6 s (…)"
+    )
     assert "longer --wait" in connect.failure(young, "redis://a,redis://b,redis://c").hint
     gone = Unreachable("cannot connect to redis://a")
     assert "is the server up" in connect.failure(gone, "redis://a").hint
