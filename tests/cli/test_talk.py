@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from lockfast.cli import chain, talk
+from lockfast.cli import chain, connect, talk
+from lockfast.errors import Unreachable
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,12 @@ def test_chain_of_holds_survives_odd_names(monkeypatch: pytest.MonkeyPatch) -> N
     assert chain.held() == holds
     monkeypatch.setenv(chain.VARIABLE, "1")
     assert chain.held() == []
+
+
+def test_hint_for_servers_that_have_just_started_is_to_wait() -> None:
+    young = Unreachable(
+        "'x': 2 of 3 servers have to agree, too few can; a: … and is not counted for another 55.6 s (…)"
+    )
+    assert "longer --wait" in connect.failure(young, "redis://a,redis://b,redis://c").hint
+    gone = Unreachable("cannot connect to redis://a")
+    assert "is the server up" in connect.failure(gone, "redis://a").hint

@@ -222,7 +222,7 @@ def test_clusters_with_slots_that_nobody_serves_and_nodes_that_fail(lone: Server
     server = examine(lone.url, timeout_s=1).servers[0]
     assert isinstance(server, Facts)
     old = dataclasses.replace(server, info=server.info | {"redis_version": "6.2.14"})
-    assert "cluster-pushes-everywhere" in keys(cluster.judge_cluster(well, [old]))
+    assert "cluster-too-old" in keys(cluster.judge_cluster(well, [old]))
 
 
 # URLs

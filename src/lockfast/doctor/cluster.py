@@ -102,7 +102,7 @@ def judge_cluster(cluster: Cluster, primaries: list[Facts | Unreached]) -> list[
     if any(one.config.get("cluster-require-full-coverage") == "yes" for one in asked):
         findings.append(found("cluster-full-coverage", where, "cluster-require-full-coverage yes"))
     if any((version := version_of(one)) and version < WITH_FLAGS for one in asked):
-        findings.append(found("cluster-pushes-everywhere", where, "a node before Redis 7.0"))
+        findings.append(found("cluster-too-old", where, "a node before Redis 7.0"))
     if cluster.state.get("cluster_state") == "ok" and served == SLOTS:
         replicas = sum("slave" in node.flags for node in cluster.nodes)
         findings.append(found("cluster-ok", where, f"{len(cluster.primaries)} primaries, {replicas} replicas"))
