@@ -51,7 +51,7 @@ def one_server_only(env: Env, what: str, instead: str = "use a client of one ser
     """Raise ValueError where a majority of servers decides: they carry one holder, or readers and a writer."""
     if env.fleet is not None:
         page = "docs/topologies/quorum.md#what-a-majority-cannot-carry"
-        raise ValueError(f"{what} cannot be had of a majority of servers: {instead}. The counter-example: {page}")
+        raise ValueError(f"{what} cannot be had of a majority of servers: {instead} (the counter-example: {page})")
 
 
 MAX_ASKS = 1000  # that a client remembers

@@ -97,7 +97,7 @@ class QuorumAsyncio(Asyncio):
                 cancelled = cancelled or not isinstance(struck, Exception)
 
     async def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
-        """Look at every server that answers. Raises Unreachable when none does."""
+        """Look at every server that answers. Raises Unreachable when these are no majority: others may know more."""
         found: list[R] = []
         failure: LockfastError | None = None
         for endpoint in self._servers.nodes:
@@ -108,7 +108,7 @@ class QuorumAsyncio(Asyncio):
                 failure = failure or error
             finally:
                 await reader.close()
-        if failure is not None and not found:
+        if failure is not None and len(found) < self.fleet.majority:
             raise failure
         return found
 

@@ -79,7 +79,7 @@ class QuorumThreads(Threads):
         self.run(ending.release(hold, self.keeper, self.env))
 
     def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
-        """Look at every server that answers. Raises Unreachable when none does."""
+        """Look at every server that answers. Raises Unreachable when these are no majority: others may know more."""
         found: list[R] = []
         failure: LockfastError | None = None
         for endpoint in self._servers.nodes:
@@ -90,7 +90,7 @@ class QuorumThreads(Threads):
                 failure = failure or error
             finally:
                 reader.close()
-        if failure is not None and not found:
+        if failure is not None and len(found) < self.fleet.majority:
             raise failure
         return found
 
