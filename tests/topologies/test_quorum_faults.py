@@ -376,3 +376,16 @@ def test_close_does_not_wait_for_those_who_wait_for_servers(side: Side, start_ma
     assert isinstance(waiting.error(5), Misused)
     assert now() - began < 1.5
     masters.wait_free(name)
+
+
+@pytest.mark.slow
+def test_what_a_minority_knows_is_not_told_as_if_it_were_all(side: Side, trio: Masters, name: str) -> None:
+    with side.client(trio.urls, timeout=0.3) as lf, lf.lock(name, lease=10):
+        assert lf.inspect(name).holders
+        trio[0].pause()
+        trio[1].pause()
+        with pytest.raises(Unreachable):
+            lf.inspect(name)
+        with pytest.raises(Unreachable):
+            lf.names()
+        trio.heal()
