@@ -66,6 +66,14 @@ def test_nodes_that_do_not_answer(nodes: list[Server]) -> None:
     assert quorum(NOBODY, "redis://127.0.0.1:2/0", "redis://127.0.0.1:3/0").level == "unreachable"
 
 
+def test_account_that_a_majority_cannot_work_with(nodes: list[Server]) -> None:
+    for node in nodes:
+        node.command("ACL", "SETUSER", "clerk", "on", "nopass", "~*", "&*", "+@all", "-info")
+    report = quorum(*(f"redis://clerk:x@127.0.0.1:{node.port}" for node in nodes))
+    assert "INFO" in seen(report, "quorum-node-untold")
+    assert report.level == "problem"
+
+
 def test_sizes_that_gain_nothing(nodes: list[Server]) -> None:
     two = quorum(nodes[0].url, nodes[1].url)
     assert "quorum-too-small" in keys(two.findings)
