@@ -178,7 +178,7 @@ def find(server: object) -> Endpoint:
     if isinstance(server, str):
         return _from_url(server)
     if isinstance(server, (list, tuple)):
-        raise TypeError("a majority of several servers is not supported yet: name one server")
+        raise TypeError("one server is meant here, got a list")
     return _from_client(server)
 
 

@@ -1,4 +1,4 @@
-"""What shape of servers a caller means: one server, or a majority of several. Addresses are read by endpoints.py."""
+"""What shape of servers a caller means: one, a cluster, or a majority of several. Addresses: endpoints.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of one server, for asyncio: makes locks, keeps them, and tells who holds what."""
+"""A client of one server, a cluster or a majority, for asyncio: makes locks, keeps them, tells who holds what."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _making = threading.Lock()  # what is made on first use is made once
 
 
 class Lockfast:
-    """A client of one server: makes locks, keeps them, and tells who holds what. Share it among tasks of one loop.
+    """A client of your servers: makes locks, keeps them, and tells who holds what. Share it among tasks of one loop.
 
-    server: a redis://, rediss://, unix:// or sentinel:// URL (or valkey://), or a redis-py or valkey-py client whose
-        settings are copied. A list of three, five or more: a majority of these independent servers decides (Redlock),
-        for `lock`, `rlock`, `rwlock` and `locks`. None: the URL in $LOCKFAST_URL, or else the embedded server of this
-        user on this host.
+    server: a redis://, rediss://, unix://, sentinel:// or cluster:// URL (or valkey://), or a redis-py or valkey-py
+        client whose settings are copied. A list of three, five or more, or one text with commas between URLs: a
+        majority of these independent servers decides (Redlock), for `lock`, `rlock`, `rwlock` and `locks`. None: the
+        URL in $LOCKFAST_URL, or else the embedded server of this user on this host.
     timeout: seconds that one request may take in all, retries included, before `Unreachable`.
     prefix: what every key and channel starts with. Clients with different prefixes do not see each other.
     label: text shown with everything this client holds, in `lockfast show`.

@@ -235,15 +235,18 @@ class Asyncio:
         """
         if not lanes:
             return self._bring(call)
-        sent = lanes[-1].request(wire.eval_text(call.bound, call.args), now() + self.env.timeout_s)
+        lane = lanes[-1]
+        sent = lane.request(wire.eval_text(call.bound, call.args), now() + self.env.timeout_s)
         self._undoing.add(sent)
 
         def answered(sent: asyncio.Future[Any]) -> None:
             self._undoing.discard(sent)
             if sent.cancelled() or self.closed:
                 return
-            # A server that answers with an error is no master any more, say, and has undone nothing.
-            if sent.exception() is not None or isinstance(sent.result(), ReplyError):
+            refusal = sent.exception() or sent.result()
+            if isinstance(refusal, ReplyError):
+                self._meaning(refusal, lane, None)  # it is no master any more, say, and has undone nothing
+            if isinstance(refusal, Exception):
                 self._bring(call)
 
         sent.add_done_callback(answered)

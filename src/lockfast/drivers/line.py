@@ -65,6 +65,8 @@ class Line:
             link = self.free.pop()
             if link.usable:
                 return link
+        if self.closed:
+            raise Misused("this client is closed")
         link = await self.connect(by, _ignore, None)
         self._env.connected = True
         return link

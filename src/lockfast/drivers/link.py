@@ -198,7 +198,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None  # it is gone: to abort it now would end it twice
-        self.lost_by = error
+        self.lost_by = self.lost_by or error
         self._fail(Unreachable(f"connection to {self.where} lost" + (f": {error}" if error else "")))
         if not self.ended.done():
             self.ended.set_result(None)

@@ -10,13 +10,15 @@ from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.hub_aio import Hub
+from lockfast.drivers.introducing import introducing
 from lockfast.drivers.link import Link, connect
+from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S
 from lockfast.drivers.quorum_replies import Heard, Trip
-from lockfast.drivers.wire import ReplyError, evalsha
+from lockfast.drivers.wire import evalsha
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from lockfast.topologies import Quorum
 
 R = TypeVar("R")
-DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
-GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
-LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
 
 
 class QuorumAsyncio(Asyncio):
@@ -208,23 +207,20 @@ class QuorumAsyncio(Asyncio):
         link: Link | None = None
         try:
             link = await self._connector(place)(by, self._when_ended(place), None)
-            where = link.where
-
-            def refused(reply: Any) -> LockfastError | None:
-                return wire.failure(reply, where) if isinstance(reply, ReplyError) else None
-
-            while True:
-                offer_ms = self.fleet.offer_ms
-                commands = greeting(self.prefix, offer_ms)
-                sent = now()
-                data = b"".join([wire.pack(command) for command in commands])
-                replies = await asyncio.gather(*link.request_each(data, len(commands), by))
-                if self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, now()):
-                    break
-                while self.fleet.offer_ms == offer_ms:
-                    if now() >= by:
+            steps = introducing(self.fleet, place, self.prefix, link.endpoint)
+            step = next(steps)
+            try:
+                while True:
+                    replies: list[Any] = []
+                    if step is not None:
+                        replies = await link.request_many(*step, by)
+                    elif now() >= by:
                         raise Unreachable(NOT_AGREED, sent=False)
-                    await asyncio.sleep(ASKS_AGAIN_S)
+                    else:
+                        await asyncio.sleep(ASKS_AGAIN_S)
+                    step = steps.send(replies)
+            except StopIteration:
+                link.plain = link.endpoint.plain
             self._placed[place] = link
             self.env.connected = True
         except LockfastError as failure:
@@ -308,13 +304,8 @@ class QuorumAsyncio(Asyncio):
             hub.close()
         await super().stop_acquiring()
 
-    async def close(self) -> None:
-        dials = [dial for dial in self._dials if dial is not None]
-        for dial in dials:
-            dial.cancel()
-        if dials:
-            await asyncio.wait(dials)
-        await super().close()
+    def _tasks(self) -> list[asyncio.Future[Any]]:
+        return [*super()._tasks(), *(dial for dial in self._dials if dial is not None)]
 
     async def _drain(self) -> None:
         by = now() + DRAIN_S

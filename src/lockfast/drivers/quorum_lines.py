@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from lockfast.flows.fleet import Node
 
 EARLY_S = 0.001  # a wait for a server may end this much before its time is up, by the clock that is read here
+DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
+GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
+LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
 MOST_OWED = 256  # replies: a server that owes more is hung, and nothing is written to it
 
 
@@ -210,12 +213,12 @@ class Lane:
                 if line is not None:
                     self.read(line)
 
-    def catch_up(self) -> list[Line]:
+    def catch_up(self, everything: bool) -> list[Line]:
         """Hear what has come since: a majority was enough at the time, and nobody has read on. Returns what hangs.
 
-        Who was asked just now passes for nothing yet, and is heard with the next replies.
+        Unless it is to be everything, who was asked just now is heard with the next replies, which costs less.
         """
-        latest = now() - self._node_timeout_s / 2
+        latest = inf if everything else now() - self._node_timeout_s / 2
         if not any(line is not None and line.owed and line.silent_since <= latest for line in self.lines):
             return []
         for fd, _ in self._poll.poll(0):

@@ -12,12 +12,13 @@ from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.connection import connect, deliver
 from lockfast.drivers.hub_threads import Hub
-from lockfast.drivers.quorum_lines import Lane, Line
+from lockfast.drivers.introducing import introducing
+from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S, Lane, Line
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node, greeting, read_greeting
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
     from lockfast.topologies import Quorum
 
 R = TypeVar("R")
-DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
-GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
 MOST_SPARE = 8
-LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
 
 
 class QuorumThreads(Threads):
@@ -72,11 +70,11 @@ class QuorumThreads(Threads):
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run quorum.acquire."""
-        return self.run(quorum.acquire(ask, ticket, wait_s, self.env))
+        return self._run_soon(quorum.acquire(ask, ticket, wait_s, self.env))
 
     def release(self, hold: Hold) -> None:
         """Run ending.release."""
-        self.run(ending.release(hold, self.keeper, self.env))
+        self._run_soon(ending.release(hold, self.keeper, self.env))
 
     def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
         """Look at every server that answers. Raises Unreachable when these are no majority: others may know more."""
@@ -95,17 +93,28 @@ class QuorumThreads(Threads):
         return found
 
     def run(self, flow: Flow[R]) -> R:
-        """Run a flow to its end: see Threads. What has come since the last one is heard first."""
-        try:
-            lane = self._lanes.pop()
-        except IndexError:
-            pass
-        else:
-            try:
-                self._catch_up(lane)
-            finally:
-                self._lanes.append(lane)
+        """Run a flow to its end: see Threads. What has come since is heard first, wherever nobody is reading.
+
+        A renewal judges by the votes that were heard: one whose reply lies in a socket would pass for never given.
+        """
+        for _ in range(len(self._lanes)):
+            self._look_into(self._lanes.popleft, everything=True)
         return super().run(flow)
+
+    def _run_soon(self, flow: Flow[R]) -> R:
+        """The same where it is enough to hear what is late on the lane that is used next."""
+        self._look_into(self._lanes.pop, everything=False)
+        return super().run(flow)
+
+    def _look_into(self, take: Callable[[], Lane], everything: bool) -> None:
+        try:
+            lane = take()
+        except IndexError:
+            return
+        try:
+            self._catch_up(lane, everything)
+        finally:
+            self._lanes.append(lane)
 
     def _perform(self, effect: Effect) -> Any:
         if type(effect) is Scatter:
@@ -169,10 +178,10 @@ class QuorumThreads(Threads):
                     return
                 self._arrived.wait(left_s)
 
-    def _catch_up(self, lane: Lane) -> None:
+    def _catch_up(self, lane: Lane, everything: bool = False) -> None:
         """Hear what has come, and see what hangs: the line, if there is another to the same server, or the server."""
         lane.mend()
-        for line in lane.catch_up():
+        for line in lane.catch_up(everything):
             if self._spare[line.place]:
                 connection = line.connection
                 connection.owed = len(line.owed)  # so that it stays open for a while: what was written must still run
@@ -232,27 +241,24 @@ class QuorumThreads(Threads):
     def _introduced(self, place: int, by: float) -> Connection:
         """A connection whose server has said who it is, and since when."""
         connection = self._connector(place)(by)
-
-        def refused(reply: Any) -> LockfastError | None:
-            return wire.failure(reply, connection.where) if isinstance(reply, wire.ReplyError) else None
-
+        steps = introducing(self.fleet, place, self.prefix, connection.endpoint)
         try:
+            step = next(steps)
             while True:
-                offer_ms = self.fleet.offer_ms
-                commands = greeting(self.prefix, offer_ms)
-                sent = now()
-                connection.send(b"".join([wire.pack(command) for command in commands]), len(commands))
-                replies = connection.read_each(by)
-                if self.fleet.introduce(place, read_greeting(self.prefix, replies, refused), sent, now()):
-                    break
-                while self.fleet.offer_ms == offer_ms:
-                    if now() >= by or self.closed:
-                        raise Unreachable(NOT_AGREED, sent=False)
+                replies: list[Any] = []
+                if step is not None:
+                    connection.send(*step)
+                    replies = connection.read_each(by)
+                elif now() >= by or self.closed:
+                    raise Unreachable(NOT_AGREED, sent=False)
+                else:
                     time.sleep(ASKS_AGAIN_S)
+                step = steps.send(replies)
+        except StopIteration:
+            return connection
         except BaseException:
             connection.close()
             raise
-        return connection
 
     def _connector(self, place: int) -> Callable[[float], Connection]:
         endpoint = self._servers.nodes[place]
