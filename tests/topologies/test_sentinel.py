@@ -66,6 +66,7 @@ def redis_sentinels() -> Iterator[Sentinels]:
 def test_redis_and_its_sentinels_are_followed_as_well(redis_sentinels: Sentinels, threads: Side, name: str) -> None:
     lf = threads.client(redis_sentinels.url)
     with lf.lock(name, lease=6) as grant:
+        _wait_replicated(redis_sentinels)
         redis_sentinels.fail_over()
         grant.extend()
         assert threads.client(redis_sentinels.url).lock(name).try_acquire() is None
@@ -147,6 +148,16 @@ def test_named_server_is_used_as_soon_as_it_is_a_master(
 # Failover
 
 
+def _wait_replicated(sentinels: Sentinels) -> None:
+    """Until the replica has all that the master has: a failover before that may lose it."""
+
+    def has_all() -> bool:
+        sent, got = sentinels.master.info("replication"), sentinels.replica.info("replication")
+        return got.get("master_link_status") == "up" and got["slave_repl_offset"] == sent["master_repl_offset"]
+
+    wait_until(has_all, what="all is replicated")
+
+
 def _follows(server: Server) -> bool:
     """Whether it is a replica. Sentinels end the connections of a server that they demote, ours too."""
     try:
@@ -183,6 +194,7 @@ def test_waiter_is_served_after_a_failover_in_the_order_of_arrival(sentinels: Se
         for count, waiter in enumerate(waiters, 1):
             waiting.append(side.spawn(waiter.lock(name, lease=6, wait=15).acquire))
             wait_until(lambda count=count: len(lf.inspect(name).waiters) == count, what="it waits")  # type: ignore[misc]
+        _wait_replicated(sentinels)
         sentinels.fail_over()
         wait_until(lambda: len(lf.inspect(name).waiters) == 2, what="both wait on the new master")
     first = waiting[0].result()
@@ -198,6 +210,7 @@ def test_frozen_master_is_left_within_the_callers_deadline(sentinels: Sentinels,
     lf, other = side.client(sentinels.url, timeout=1), side.client(sentinels.url, timeout=1)
     grant = lf.lock(name, lease=5).acquire()
     old = sentinels.master
+    _wait_replicated(sentinels)
     old.pause()
     waiting = side.spawn(other.lock(name, wait=20).acquire)
     sentinels.wait_moved(old)
@@ -218,6 +231,7 @@ def test_demoted_master_that_keeps_its_connections_is_left_at_its_first_refusal(
     old = sentinels.master
     grants = [lf.lock(name, part, lease=30).acquire() for part in ("acquire", "extend", "release", "several")]
     grants[0].release()
+    _wait_replicated(sentinels)
     sentinels.cut_off(old)
     new = sentinels.wait_moved(old)
     old.command("REPLICAOF", "127.0.0.1", str(new.port))
@@ -253,6 +267,7 @@ def test_old_master_that_does_not_know_it_is_left_soon(
     grant = lf.lock(name, lease=10).acquire()
     waiting = side.spawn(other.lock(name, lease=10, wait=20).acquire)
     wait_until(lambda: len(lf.inspect(name).waiters) == 1, what="it waits")
+    _wait_replicated(sentinels)
     sentinels.cut_off(old)
     new = sentinels.wait_moved(old)
     moved = time.monotonic()
