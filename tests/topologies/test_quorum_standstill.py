@@ -23,7 +23,7 @@ def test_loop_that_stood_still_takes_no_server_for_hung(five: Masters, name: str
         async with Lockfast(five.urls, node_timeout=0.5, timeout=5) as lf:
             lock = lf.lock(name)
             fleet = fleet_of(lf)
-            for _ in range(50):
+            for _ in range(300):
                 async with lock:
                     pass
                 answered = [place for place, node in enumerate(fleet.nodes) if node.asked_at == float("inf")]
@@ -31,7 +31,7 @@ def test_loop_that_stood_still_takes_no_server_for_hung(five: Masters, name: str
                     break
                 await asyncio.sleep(0.01)
             else:
-                pytest.skip("no reply was late")
+                pytest.fail("no reply was late in 300 rounds: this shows nothing")
             time.sleep(0.6)
             for place in answered[:2]:
                 five[place].pause()
