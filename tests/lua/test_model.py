@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.resp import ServerError
 from lua.model import Model
 from lua.scripts import Named, Scripts
+from lua.test_admit import listen, pushes
 
 if TYPE_CHECKING:
     from kit.servers import Server
@@ -162,6 +165,61 @@ def test_quick_way_does_just_what_the_rest_of_the_script_would(
                     answers = [name.renew(ticket, fences[ticket], lease) for name in names]
             assert answers[0] == answers[1], f"step {step}"
             assert names[0].everything() == names[1].everything(), f"step {step}"
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("lock", 1), ("semaphore", 2)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_quick_way_of_a_hand_over_does_and_tells_just_what_the_rest_of_the_script_would(
+    server: Server, seed: int, kind: str, limit: int
+) -> None:
+    """Three that take turns, some of them deaf, some of them late."""
+    with ExitStack() as stack:
+        quick = stack.enter_context(Scripts(server, clocked=True))
+        slow = stack.enter_context(Scripts(server, clocked=True, quick=False))
+        channels = "to-quick", "to-slow"
+        listeners = [stack.enter_context(listen(quick, channel)) for channel in channels]
+        pick = random.Random(seed)
+        names = [quick.name("quick", kind=kind, limit=limit), slow.name("slow", kind=kind, limit=limit)]
+        slow.clock_us = quick.clock_us
+        turn = handed_over = fence = 0
+        for step in range(200):
+            passed_ms = pick.choice([0, 0.3, 7, 7, 400])
+            for name in names:
+                name.scripts.pass_ms(passed_ms)
+            if pick.random() < 0.5:
+                turn += 1
+                asked: dict[str, Any] = {
+                    "weight": pick.choice([1, limit, limit]),
+                    "lease": pick.choice([2000, 5000]),
+                    "place": pick.choice([900, 9000, 9000]),
+                    "seen": pick.choice([0, fence, quick.clock_us + 5_000_000]),
+                    "owner": pick.choice(["host 1", "host 2 a label, with 100 % and ü"]),
+                }
+                heard = pick.random() < 0.7
+                answers = [
+                    name.admit(f"t{turn}", channel=channel if heard else "deaf", **asked)
+                    for name, channel in zip(names, channels, strict=True)
+                ]
+                fence = max(fence, answers[0].fence)
+                assert answers[0] == answers[1], f"step {step}"
+            else:
+                leaver = pick.choice(names[0].holders or ["nobody"])
+                found = [name.leave(leaver, lease=2000) for name in names]
+                assert found[0] == found[1], f"step {step}"
+                if leaver == "nobody":  # it is remembered as gone, which nothing is quick about
+                    for name in names:
+                        name.scripts.pass_ms(2001)
+            assert nameless(names[0]) == nameless(names[1]), f"step {step}"
+            told, told_by_slow = (pushes(listener) for listener in listeners)
+            assert told == told_by_slow, f"step {step}"
+            handed_over += len(told)
+    assert handed_over > 10, "the walk went nowhere interesting"
+
+
+def nameless(name: Named) -> str:
+    """Everything that is stored, with one word for both channels."""
+    *lists, entries = name.everything()
+    return re.sub("to-(quick|slow)", "channel", repr((lists, sorted(entries.items()))))
 
 
 def test_quick_way_keeps_the_expiry_that_the_rest_of_the_script_would_set_or_a_later_one(server: Server) -> None:

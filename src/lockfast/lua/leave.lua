@@ -8,13 +8,37 @@
 -- A ticket that was not found, or whose client is unsure, leaves a tombstone: an `admit` that comes later is refused.
 -- Runs at maxmemory too: a server that is full must still let go.
 
--- The quick way, for a holder whom nobody waits for: see admit.lua. The expiry that stands is late enough.
+-- The quick ways, for a holder whom nobody waits for, and for one whose successor wants all of it: see admit.lua.
 local raw = redis.call('GET', KEYS[1])
 if raw and ARGV[2] == '0' and ARGV[3] == '' then
-  local rest, holder = string.match(raw, '^(1 %a+ %d+ %d+ )%d+ 0 0 (%S+) ')
+  local head, limit, fence, waiting, holder = string.match(raw, '^(1 %a+ (%d+) )(%d+) %d+ (%d+) 0 (%S+) ')
   if holder == ARGV[4] then
-    redis.call('SET', KEYS[1], rest .. '0 0 0 - 0 0 ', 'KEEPTTL')
-    return 1
+    if waiting == '0' then
+      redis.call('SET', KEYS[1], head .. fence .. ' 0 0 0 - 0 0 ', 'KEEPTTL') -- the expiry that stands is late enough
+      return 1
+    end
+    local ticket = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+    local entry = ticket and redis.call('HGET', KEYS[3], ticket) or ''
+    local place_end, weight, lease, seen, channel, owner =
+      string.match(entry, '^(%d+) (%d+) (%d+) %d+ (%d+) (%S+) (.*)$')
+    local clock = redis.call('TIME')
+    local now_us = clock[1] * 1000000 + clock[2]
+    local now = math.floor(now_us / 1000)
+    if weight == limit and place_end - now > 0 then
+      redis.call('ZREM', KEYS[2], ticket)
+      redis.call('HDEL', KEYS[3], ticket)
+      local lease_end, told = now + lease, string.format('%d', math.max(fence + 1, seen + 1, now_us))
+      local text, heard = 'grant ' .. ticket .. ' ' .. told, 0
+      if string.find(channel, '{', 1, true) then
+        heard = redis.pcall('SPUBLISH', channel, text)
+      else
+        heard = redis.pcall('PUBLISH', channel, text)
+      end
+      if type(heard) ~= 'number' or heard == 0 then lease_end = math.min(lease_end, place_end) end
+      redis.call('SET', KEYS[1], string.format('%s%s 0 %d 0 %s %d %d %s', head, told, waiting - 1, ticket, lease_end,
+        now, owner), 'PX', math.max(lease_end, math.floor(told / 1000)) + 86400000 - now)
+      return 1
+    end
   end
 end
 
