@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from math import inf
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -13,6 +14,7 @@ from kit.postgres import Postgres, postgres_programs
 from kit.proxy import Proxy
 from kit.servers import Kind, Server, close_guard, faketime_library, more_servers, server_binary
 from kit.sides import Side, make_side
+from lockfast.flows import swapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +47,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _no_server_outlives_the_tests() -> Iterator[None]:
     yield
     close_guard()
+
+
+@pytest.fixture(autouse=True)
+def _releases_by_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process every release is the script, so that tests which lose or count a request know which one it is.
+
+    Those of the other way (flows/swapping.py) switch it on; clients in processes of their own use both, as they come.
+    """
+    monkeypatch.setattr(swapping, "AFTER_S", inf)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ SOURCE = Path(lockfast.__file__).parent
 ADMISSION, STATE, ADMIT, LEAVE, RENEW = (
     "flows/admission.py", "lua/state.lua", "lua/admit.lua", "lua/leave.lua", "lua/renew.lua",
 )  # fmt: skip
-GRANTS = "grants.py"
+GRANTS, SWAPPING = "grants.py", "flows/swapping.py"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ ALL = (
         (LEAVE, "local ticket, found = ARGV[4], 0\nif holder == ticket then",
                 "local ticket, found = ARGV[4], 0\nif holder ~= '-' then"),
         renew_share=0.0,
+        work="lease",
+    ),
+    _bug(
+        "a swap that does not compare",
+        f"{OVERLAP} fifo",
+        (SWAPPING, '"IFEQ", held', '"XX"'),
         work="lease",
     ),
     _bug(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockfast.flows import admission, ending, renewal, scripts
+from lockfast.flows import admission, ending, renewal, scripts, swapping
 from lockfast.grants import Hold
 from lockfast.sim.runs import play, run_seed
 from lockfast.sim.shrink import shrink
@@ -70,7 +70,7 @@ def looks() -> list[object]:
     texts = [script.text for script in (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)]
     shas = [script.sha for script in (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)]
     flows = [admission.acquire, admission.wait_for_push, admission.MARGIN_RATIO, Hold.renewed]
-    imported = [vars(ending)["leave"], vars(renewal)["deadline_of"]]
+    imported = [vars(ending)["leave"], vars(renewal)["deadline_of"], swapping.words, swapping.swap]
     return [*texts, *shas, *flows, *imported]
 
 

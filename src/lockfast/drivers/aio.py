@@ -13,11 +13,12 @@ from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.identity import agent_of_task, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.line import Line
-from lockfast.drivers.wire import PING, ReplyError, evalsha
+from lockfast.drivers.wire import PING, ReplyError, evalsha, pack
 from lockfast.errors import LockfastError, Misused, Unreachable
-from lockfast.flows import admission, ending
+from lockfast.flows import admission, ending, swapping
 from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
+from lockfast.flows.swapping import SWAPPED
 from lockfast.grants import Era
 from lockfast.names import channel
 
@@ -66,6 +67,7 @@ class Asyncio:
 
     def _open(self, own_channel: str) -> None:
         """Get ready to connect."""
+        self.env.swaps_from, self.env.young_s = now() + swapping.AFTER_S, swapping.YOUNG_S
         self._line = Line(self.endpoint, self.env)
         self.hub = Hub(self.env, own_channel, self._line.connect)
 
@@ -140,18 +142,24 @@ class Asyncio:
         answer: Any = None
         error: BaseException | None = None
         bound, args, by = hold.ask.leave, (hold.ticket,), moment + env.attempt_s
+        command = swapping.words(hold, moment, env)
         try:
-            request = evalsha(bound, args)
-            # The next holder is written to before this client is; drivers/threads.py says why.
-            answer = await (lane.ask(PING + request, by, 1) if env.listening else lane.ask(request, by))
-            if type(answer) is ReplyError:
-                answer = await self._retold(lane, bound, args, by, answer)
+            if command is not None:
+                answer = await lane.ask(pack(command), by)
+                if type(answer) is ReplyError:
+                    raise self._meaning(answer, lane, None)
+            else:
+                request = evalsha(bound, args)
+                # The next holder is written to before this client is; drivers/threads.py says why.
+                answer = await (lane.ask(PING + request, by, 1) if env.listening else lane.ask(request, by))
+                if type(answer) is ReplyError:
+                    answer = await self._retold(lane, bound, args, by, answer)
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
-        if answer == 1:
+        if answer == (1 if command is None else SWAPPED):
             ending.end(hold, True)
             return
-        await self._go_on(ending.finish(hold, keeper, env), [lane], (answer, error))
+        await self._go_on(ending.finish(hold, keeper, env, command), [lane], (answer, error))
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""

@@ -13,11 +13,12 @@ from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.drivers.pool import Lingering, Pool
-from lockfast.drivers.wire import PING, ReplyError, evalsha
+from lockfast.drivers.wire import PING, ReplyError, evalsha, pack
 from lockfast.errors import LockfastError, Unreachable
-from lockfast.flows import admission, ending
+from lockfast.flows import admission, ending, swapping
 from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
+from lockfast.flows.swapping import SWAPPED
 from lockfast.grants import Era
 from lockfast.names import channel
 
@@ -71,6 +72,7 @@ class Threads:
 
     def _open(self, own_channel: str) -> None:
         """Get ready to connect."""
+        self.env.swaps_from, self.env.young_s = now() + swapping.AFTER_S, swapping.YOUNG_S
         self._pool = Pool(self.endpoint, self.env, self._tick_s)
         self._free = self._pool.free
         self.hub = Hub(self.env, own_channel, self._pool.connect)
@@ -126,43 +128,52 @@ class Threads:
         lane: Connection | None = None
         answer: Any = None
         error: BaseException | None = None
+        stood = False
         by = moment + env.attempt_s
+        command = swapping.words(hold, moment, env)
         try:
             try:
                 lane = self._free.pop()
             except IndexError:
                 lane = self._pool.dial(by)
-            request = evalsha(hold.ask.leave, (hold.ticket,))
-            # Servers write pending replies last in, first out. A PING in front puts this connection into that list
-            # before the receiver of a grant, so that the next holder is written to first.
-            answer = lane.call(PING + request, by, 2) if env.listening else lane.call(request, by)
-            if answer == 1:
+            if command is not None:
+                answer = lane.call(pack(command), by)
+                stood = answer == SWAPPED
+            else:
+                request = evalsha(hold.ask.leave, (hold.ticket,))
+                # Servers write pending replies last in, first out. A PING in front puts this connection into that list
+                # before the receiver of a grant, so that the next holder is written to first.
+                answer = lane.call(PING + request, by, 2) if env.listening else lane.call(request, by)
+                stood = answer == 1
+            if stood:
                 answered, lane = lane, None
                 self._free.append(answered)
                 if self.closed:
                     self._pool.close_free()
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
-        if answer == 1:
+        if stood:
             ending.end(hold, True)
             return
-        call = Call(hold.ask.leave, (hold.ticket,), by)
-        self._follow(ending.finish(hold, keeper, env), call, lane, answer, error)
+        first = Call(hold.ask.leave, (hold.ticket,), by) if command is None else Command(command, by)
+        self._follow(ending.finish(hold, keeper, env, command), first, lane, answer, error)
 
     def _follow(
-        self, flow: Flow[R], call: Call, lane: Connection | None, answer: Any, error: BaseException | None
+        self, flow: Flow[R], first: Call | Command, lane: Connection | None, answer: Any, error: BaseException | None
     ) -> R:
-        """Run a flow whose first call has been sent, and came to this answer or error.
+        """Run a flow whose first request has been sent, and came to this answer or error.
 
         lane: where it was sent, unless that is in the pool again.
         """
         unanswered: list[Connection] = []
         try:
             if lane is not None and error is None:
-                if type(answer) is ReplyError:
-                    answer = self._retold(lane, call.bound, call.args, call.by, answer)
+                if type(answer) is ReplyError and type(first) is Call:
+                    answer = self._retold(lane, first.bound, first.args, first.by, answer)
                 answered, lane = lane, None
                 self._pool.give_back(answered)
+                if type(answer) is ReplyError:
+                    error = self._refusal(answered, answer)
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
         if lane is not None:
@@ -201,7 +212,7 @@ class Threads:
                 answer = error = None
                 if first is not None:
                     (answer, error), first = first, None
-                    if type(effect) is Call and not effect.behind:
+                    if type(effect) is Command or (type(effect) is Call and not effect.behind):
                         continue
                     answer = error = None  # interrupted before it began: this is its undo
                 try:
@@ -316,10 +327,14 @@ class Threads:
             raise
         self._pool.give_back(connection)
         if isinstance(reply, wire.ReplyError):
-            if connection.address is not None:
-                self._pool.close_free()  # this one too: it may be no master any more
-            raise wire.failure(reply, connection.where, None, connection.address is not None)
+            raise self._refusal(connection, reply)
         return reply
+
+    def _refusal(self, connection: Connection, reply: Exception) -> LockfastError:
+        """What it means that a plain command was refused on a connection that is in the pool again."""
+        if connection.address is not None:
+            self._pool.close_free()  # this one too: it may be no master any more
+        return wire.failure(reply, connection.where, None, connection.address is not None)
 
     def stop_acquiring(self) -> None:
         """Let nobody in any more: acquires that wait in other threads end with Misused, and leave the queue."""

@@ -116,6 +116,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env, asked_at: flo
                 continue
             if code == -1:
                 raise Refused(f"{name.shown!r}: this acquire was broken by an operator", code="BROKEN")
+            ask.meet_others(heard_at)
             if position == 0 or heard_at >= ends_at:
                 raise NotAcquired(busy(name.shown, wait_s), name=name.shown, waited_s=wait_s or 0.0)
 

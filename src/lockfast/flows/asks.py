@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from lockfast.flows.scripts import ADMIT, LEAVE, VOTE, Bound
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from lockfast.names import Name
 
 PLACE_MS = round(PLACE_S * 1000)
+CROWDED_S = 5.0  # for how long a name counts as wanted by others, once they were met
 STORED = 0  # stands for a limit: the one that the server has
 READERS = MAX_LIMIT  # how many may read at once
 READER = 1
@@ -29,6 +31,7 @@ class Ask:
         "_ask_once",
         "_me",
         "_vote",
+        "crowded_until",
         "detect",
         "grace_ms",
         "kind",
@@ -49,6 +52,9 @@ class Ask:
         self.lease_ms = round(lease_s * 1000)
         self.grace_ms = round(grace_s * 1000)
         self.detect = False  # whether a waiter looks for deadlocks; see detection.py
+        # Until when others are likely to want the name too: see swapping.py. Who leaves the limit to the server does
+        # not know what that keeps, which comes to the same.
+        self.crowded_until = 0.0 if limit else inf
         self.leave = Bound(LEAVE, name, (self.lease_ms + self.grace_ms, 0, ""))
         self._me: tuple[str, str] | None = None
         self._admit = self._ask_once = self._vote = self.leave  # until `admit` has seen who is asking
@@ -63,6 +69,10 @@ class Ask:
             self._vote = Bound(VOTE, self.name, (*what[:4], me[1]))
             self._me = me  # last: another thread that sees it finds the bindings in place
         return self._ask_once if wait_s == 0 else self._admit
+
+    def meet_others(self, moment: float) -> None:
+        """Somebody else holds the name, or waits for it."""
+        self.crowded_until = max(self.crowded_until, moment + CROWDED_S)
 
     def vote(self, env: Env) -> Bound:
         """The request for one server's vote."""

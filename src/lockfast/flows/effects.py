@@ -8,6 +8,7 @@ Between two yields nothing in the world changes as far as the flow can see.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lockfast import names
@@ -62,7 +63,7 @@ class CallMany:
 
 
 class Command:
-    """Send one plain command, for the reading side. Answer: its reply. Throws as Call does."""
+    """Send one plain command. Answer: its reply. Throws as Call does."""
 
     __slots__ = ("args", "by")
 
@@ -175,7 +176,9 @@ class Env:
         "place",
         "replicas",
         "seen",
+        "swaps_from",
         "timeout_s",
+        "young_s",
     )
     sharded = False  # whether names are spread over servers, so that no script can see two of them
 
@@ -193,6 +196,9 @@ class Env:
         self.fleet: Fleet | None = None  # the servers, where a majority of them decides
         self.place = 0  # which of them this is about
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
+        # From when on, and up to what age, holds are given back without a script: see flows/swapping.py.
+        self.swaps_from = inf
+        self.young_s = 0.0
 
     def introduce(self, channel: str, owner: str) -> None:
         """Say who this client is: the channel that it hears pushes on, and the text that others read."""

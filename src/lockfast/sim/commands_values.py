@@ -40,6 +40,7 @@ def _mget(db: Keyspace, args: Sequence[bytes]) -> Reply:
 def _set(db: Keyspace, args: Sequence[bytes]) -> Reply:
     key, value = args[0], args[1]
     expiry: tuple[bytes, bytes] | None = None
+    expected: bytes | None = None
     unless = only_if = want_old = keep_expiry = False
     words = iter(args[2:])
     for word in words:
@@ -48,17 +49,19 @@ def _set(db: Keyspace, args: Sequence[bytes]) -> Reply:
             expiry = (option, number)
         elif option == b"KEEPTTL" and not expiry:
             keep_expiry = True
+        elif option == b"IFEQ" and not unless and not only_if and (value_now := next(words, None)) is not None:
+            expected, only_if = value_now, True
         elif option == b"NX" and not only_if:
             unless = True
-        elif option == b"XX" and not unless:
+        elif option == b"XX" and not unless and expected is None:
             only_if = True
         elif option == b"GET":
             want_old = True
         else:
             raise syntax_error()
     expiry_ms = moment_ms(db, *expiry, "set", positive=True) if expiry else None
-    old = db.string(key) if want_old else db.get(key)
-    if unless if old is not None else only_if:
+    old = db.string(key) if want_old or expected is not None else db.get(key)
+    if (unless if old is not None else only_if) or (expected is not None and old != expected):
         return old if want_old else None
     if expiry_ms is not None and expiry_ms <= db.now_ms:  # it would be gone at once
         if old is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.drivers import wire
 from lockfast.errors import LockfastError, Unreachable
-from lockfast.flows import admission, ending
+from lockfast.flows import admission, ending, swapping
 from lockfast.flows import quorum as by_majority
 from lockfast.flows.effects import Call, CallMany, Command, Listen, Scatter, Sleep, Wait
 from lockfast.flows.plain import Do, Everywhere, Pipeline, gone, is_clean
@@ -138,17 +138,21 @@ class Runner:
             return
         answer: Any = None
         error: BaseException | None = None
-        call = Call(hold.ask.leave, (hold.ticket,), env.now() + env.attempt_s)
+        by = env.now() + env.attempt_s
+        command = swapping.words(hold, env.now(), env)
         try:
-            answer = yield from self.lines[0].call(call, frame)
+            if command is not None:
+                answer = yield from self._perform(Command(command, by), frame)
+            else:
+                answer = yield from self.lines[0].call(Call(hold.ask.leave, (hold.ticket,), by), frame)
         except GeneratorExit:
             raise
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
-        if answer == 1:
+        if answer == (1 if command is None else swapping.SWAPPED):
             ending.end(hold, stood=True)
             return
-        flow = ending.finish(hold, keeper, env)
+        flow = ending.finish(hold, keeper, env, command)
         flow.send(None)
         yield from self._go_on(flow, answer, error, frame)
 
