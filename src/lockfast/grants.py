@@ -192,7 +192,9 @@ class Hold:
     def end_leave(self, stood: bool, told: bool) -> None:
         """The server has confirmed. stood: the hold was there until now. told: the caller is about to know."""
         with self.era.mutex:
-            self.state, self.leaving = RELEASED, max(self.leaving - 1, 0)
+            self.state = RELEASED
+            if self.leaving:
+                self.leaving -= 1
             self.told = told
             self.left = self.left or stood
             # What another thread or task takes away is no loss. Of several at once the last one tells of a loss.

@@ -13,7 +13,9 @@ import pytest
 from behaviour.queueing import holder, waiting
 from kit.sides import AsyncioSide
 from lockfast import LeaseLost
+from lockfast.drivers import wire
 from lockfast.flows import swapping
+from lockfast.names import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
     from lockfast.sync import Lockfast
 
     Make = Callable[[Lockfast, str], Any]
+
+
+@pytest.mark.parametrize("fence", [10**15 - 1, 10**15, 1_794_985_212_798_043, 5 * 10**15 - 1, 10**16])
+@pytest.mark.parametrize("owner", ["host 1", "höst 1 ein Läbel mit 100 % und €"])
+@pytest.mark.parametrize("ticket", ["t", "0123456789ab.c0ffee_17.0123456789abcdef"])
+def test_request_that_is_put_together_in_parts_is_the_command(fence: int, owner: str, ticket: str) -> None:
+    for limit, weight in ((1, 1), (7, 3)):
+        form = swapping.Swap(make("präfix", ("name", "teil {x}")), "semaphore", limit, weight, 30_000, owner)
+        for _ in range(2):
+            assert wire.swap(form, fence, ticket) == wire.pack(form.words(fence, ticket))
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +103,7 @@ def test_what_is_kept_afterwards_is_what_the_script_would_have_kept(
     lock = made(side, lf, name, kind)
     lock.acquire().release()
     text, expires_ms = stored()
-    monkeypatch.setattr(swapping, "words", lambda *_: None)
+    monkeypatch.setattr(swapping, "is_due", lambda *_: False)
     grant = lock.acquire()
     grant.release()
     text_by_script, expires_by_script_ms = stored()
@@ -147,6 +159,20 @@ def test_renewed_hold_is_released(lf: Lockfast, name: str) -> None:
     grant.extend(9)
     grant.release()
     assert not grant.lost
+    assert not lf.inspect(name).holders
+
+
+def test_hold_that_was_not_asked_for_like_that_is_released_by_the_script(
+    side: Side, lf: Lockfast, other: Lockfast, name: str
+) -> None:
+    """A writer that became a reader, and a hold that was handed on: both are younger than what they were made of."""
+    writer = made(side, lf, name, "write").acquire()
+    writer.downgrade()
+    writer.release()
+    adopted = other.adopt(lf.lock(name).acquire().export())
+    adopted.release()
+    assert not writer.lost
+    assert not adopted.lost
     assert not lf.inspect(name).holders
 
 

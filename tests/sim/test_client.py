@@ -96,7 +96,7 @@ def test_a_script_that_the_server_forgot_is_sent_again_with_its_text(scene: Scen
     task = scene.hold(client)
     scene.world.run(2.0)
     assert task.result() is True
-    assert sum("NOSCRIPT" in line for line in scene.world.trace) == 4
+    assert sum("NOSCRIPT" in line for line in scene.world.trace) == 2
 
 
 def test_whoever_waits_is_told_by_a_push_and_asks_no_second_time(scene: Scene) -> None:

@@ -70,7 +70,7 @@ def looks() -> list[object]:
     texts = [script.text for script in (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)]
     shas = [script.sha for script in (scripts.ADMIT, scripts.LEAVE, scripts.RENEW)]
     flows = [admission.acquire, admission.wait_for_push, admission.MARGIN_RATIO, Hold.renewed]
-    imported = [vars(ending)["leave"], vars(renewal)["deadline_of"], swapping.words, swapping.swap]
+    imported = [vars(ending)["leave"], vars(renewal)["deadline_of"], swapping.Swap.words, swapping.swap]
     return [*texts, *shas, *flows, *imported]
 
 

@@ -13,7 +13,7 @@ from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.identity import agent_of_task, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_aio import Keeper
 from lockfast.drivers.line import Line
-from lockfast.drivers.wire import PING, ReplyError, evalsha, pack
+from lockfast.drivers.wire import PING, ReplyError, evalsha
 from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending, swapping
 from lockfast.flows.admission import at_once
@@ -142,10 +142,10 @@ class Asyncio:
         answer: Any = None
         error: BaseException | None = None
         bound, args, by = hold.ask.leave, (hold.ticket,), moment + env.attempt_s
-        command = swapping.words(hold, moment, env)
+        swaps = swapping.is_due(hold, moment, env)
         try:
-            if command is not None:
-                answer = await lane.ask(pack(command), by)
+            if swaps:
+                answer = await lane.ask(wire.swap(hold.ask.swap, hold.fence, hold.ticket), by)
                 if type(answer) is ReplyError:
                     raise self._meaning(answer, lane, None)
             else:
@@ -156,10 +156,10 @@ class Asyncio:
                     answer = await self._retold(lane, bound, args, by, answer)
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
-        if answer == (1 if command is None else SWAPPED):
+        if answer == (SWAPPED if swaps else 1):
             ending.end(hold, True)
             return
-        await self._go_on(ending.finish(hold, keeper, env, command), [lane], (answer, error))
+        await self._go_on(ending.finish(hold, keeper, env, swaps), [lane], (answer, error))
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""

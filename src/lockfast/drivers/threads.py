@@ -13,7 +13,7 @@ from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.drivers.pool import Lingering, Pool
-from lockfast.drivers.wire import PING, ReplyError, evalsha, pack
+from lockfast.drivers.wire import PING, ReplyError, evalsha
 from lockfast.errors import LockfastError, Unreachable
 from lockfast.flows import admission, ending, swapping
 from lockfast.flows.admission import at_once
@@ -130,14 +130,14 @@ class Threads:
         error: BaseException | None = None
         stood = False
         by = moment + env.attempt_s
-        command = swapping.words(hold, moment, env)
+        swaps = swapping.is_due(hold, moment, env)
         try:
             try:
                 lane = self._free.pop()
             except IndexError:
                 lane = self._pool.dial(by)
-            if command is not None:
-                answer = lane.call(pack(command), by)
+            if swaps:
+                answer = lane.call(wire.swap(hold.ask.swap, hold.fence, hold.ticket), by)
                 stood = answer == SWAPPED
             else:
                 request = evalsha(hold.ask.leave, (hold.ticket,))
@@ -155,21 +155,21 @@ class Threads:
         if stood:
             ending.end(hold, True)
             return
-        first = Call(hold.ask.leave, (hold.ticket,), by) if command is None else Command(command, by)
-        self._follow(ending.finish(hold, keeper, env, command), first, lane, answer, error)
+        call = None if swaps else Call(hold.ask.leave, (hold.ticket,), by)
+        self._follow(ending.finish(hold, keeper, env, swaps), call, lane, answer, error)
 
     def _follow(
-        self, flow: Flow[R], first: Call | Command, lane: Connection | None, answer: Any, error: BaseException | None
+        self, flow: Flow[R], call: Call | None, lane: Connection | None, answer: Any, error: BaseException | None
     ) -> R:
         """Run a flow whose first request has been sent, and came to this answer or error.
 
-        lane: where it was sent, unless that is in the pool again.
+        call: that request, if it was a script. lane: where it was sent, unless that is in the pool again.
         """
         unanswered: list[Connection] = []
         try:
             if lane is not None and error is None:
-                if type(answer) is ReplyError and type(first) is Call:
-                    answer = self._retold(lane, first.bound, first.args, first.by, answer)
+                if type(answer) is ReplyError and call is not None:
+                    answer = self._retold(lane, call.bound, call.args, call.by, answer)
                 answered, lane = lane, None
                 self._pool.give_back(answered)
                 if type(answer) is ReplyError:

@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lockfast.flows.scripts import ADMIT, LEAVE, VOTE, Bound
+from lockfast.flows.swapping import Swap
 from lockfast.specs import MAX_LIMIT, PLACE_S, grace_seconds, lease_seconds, limit_count, permit_count
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ class Ask:
         "leave",
         "limit",
         "name",
+        "swap",
         "weight",
     )
+    swap: Swap  # what gives back a hold that nobody else has joined; known once `admit` has seen who is asking
 
     def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_s: float, grace_s: float = 0.0) -> None:
         self.name = name
@@ -52,9 +55,7 @@ class Ask:
         self.lease_ms = round(lease_s * 1000)
         self.grace_ms = round(grace_s * 1000)
         self.detect = False  # whether a waiter looks for deadlocks; see detection.py
-        # Until when others are likely to want the name too: see swapping.py. Who leaves the limit to the server does
-        # not know what that keeps, which comes to the same.
-        self.crowded_until = 0.0 if limit else inf
+        self.crowded_until = inf  # until when others are likely to want the name too; see swapping.py
         self.leave = Bound(LEAVE, name, (self.lease_ms + self.grace_ms, 0, ""))
         self._me: tuple[str, str] | None = None
         self._admit = self._ask_once = self._vote = self.leave  # until `admit` has seen who is asking
@@ -66,6 +67,9 @@ class Ask:
             what = (self.kind, self.limit, self.weight, self.lease_ms + self.grace_ms, env.channel(self.name), me[1])
             self._admit = Bound(ADMIT, self.name, (*what, PLACE_MS))
             self._ask_once = Bound(ADMIT, self.name, (*what, 0))
+            self.swap = Swap(self.name, *what[:4], me[1])
+            # Who leaves the limit to the server does not know what that keeps, so that a swap is never tried.
+            self.crowded_until = 0.0 if self.limit else inf
             self._vote = Bound(VOTE, self.name, (*what[:4], me[1]))
             self._me = me  # last: another thread that sees it finds the bindings in place
         return self._ask_once if wait_s == 0 else self._admit

@@ -38,8 +38,8 @@ def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
         yield from finish(hold, keeper, env)
 
 
-def finish(hold: Hold, keeper: Keeps, env: Env, command: tuple[str, ...] | None = None) -> Flow[None]:
-    """The rest of a release. command: what to try first, instead of the script; see swapping.py.
+def finish(hold: Hold, keeper: Keeps, env: Env, swaps: bool = False) -> Flow[None]:
+    """The rest of a release. swaps: try it without the script first; see swapping.py.
 
     Whatever ends this early, the ticket is kept until the server has confirmed: the caller may try again, and after
     an interrupt the keeper does. Who has lost it must hear so soon: the server is asked for a moment only, and the
@@ -48,9 +48,9 @@ def finish(hold: Hold, keeper: Keeps, env: Env, command: tuple[str, ...] | None 
     patience_s = UNDO_S if hold.why_lost else None
     try:
         stood = False
-        if command is not None:
+        if swaps:
             gives_up_at = env.now() + env.timeout_s
-            stood = yield from swapping.swap(hold, command, env)
+            stood = yield from swapping.swap(hold, env)
             patience_s = max(gives_up_at - env.now(), UNDO_S)
         if not stood:
             stood = yield from leave_by(hold, env, hold.leave_sent, patience_s)

@@ -7,7 +7,8 @@ before the grant), what is kept differs and nothing happens: then the script fol
 and those are dear where somebody waits. So only holds that are given back in a moment are swapped, and a name that was
 found in use by others is left to the script for a while.
 
-Servers before Valkey 8.1 and Redis 8.4 do not know IFEQ. A client finds out by itself, and does not ask again.
+Servers before Valkey 8.1 and Redis 8.4 do not know IFEQ. A client finds out by itself, and does not ask again; nor after
+any other refusal, as of a server at its maxmemory, where scripts still give back.
 """
 
 from __future__ import annotations
@@ -22,32 +23,48 @@ from lockfast.flows.effects import Command
 if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
     from lockfast.grants import Hold
+    from lockfast.names import Name
 
 YOUNG_S = 0.005  # who holds for longer has more time to be joined than a swap saves
 AFTER_S = 1.0  # how old a client must be: one that lives shorter has nothing of it
 SWAPPED = b"OK"
 
 
-def words(hold: Hold, moment: float, env: Env) -> tuple[str, ...] | None:
-    """The command that gives a hold back if nobody has joined it; None where the script is to do that."""
+class Swap:
+    """What to give back, of whom: all of the command but the grant, the same for every one."""
+
+    __slots__ = ("free", "held", "key", "lease_ms", "name", "owner", "packed")
+
+    def __init__(self, name: Name, kind: str, limit: int, weight: int, lease_ms: int, owner: str) -> None:
+        self.key = name.keys[0]
+        self.name = f"1 {kind} {limit} "
+        self.free = " 0 0 0 - 0 0 "
+        self.held = f" {weight if weight < limit else 0} 0 0 "
+        self.lease_ms = lease_ms
+        self.owner = f" {owner}"
+        self.packed: tuple[str, str, int, str, str] | None = None  # for the wire; filled in by drivers/wire.py
+
+    def words(self, fence: int, ticket: str) -> tuple[str, ...]:
+        """The command that gives back the hold of `ticket` with this fence."""
+        since_ms = fence // 1000  # a fence is the server's clock, unless that is behind an older one
+        held = f"{self.name}{fence}{self.held}{ticket} {since_ms + self.lease_ms} {since_ms}{self.owner}"
+        return "SET", self.key, f"{self.name}{fence}{self.free}", "IFEQ", held, "KEEPTTL"
+
+
+def is_due(hold: Hold, moment: float, env: Env) -> bool:
+    """Whether a hold is to be given back like that, and not by the script."""
     ask = hold.ask
-    if (
-        hold.deadline - moment < ask.lease_s * MARGIN_RATIO - MARGIN_S - env.young_s
-        or moment < ask.crowded_until
-        or moment < env.swaps_from
-        or hold.leave_sent
-    ):
-        return None
-    fence, weight, limit = hold.fence, ask.weight, ask.limit
-    since_ms = fence // 1000
-    end_ms = since_ms + ask.lease_ms + ask.grace_ms
-    name = f"1 {ask.kind} {limit} {fence}"
-    held = f"{name} {weight if weight < limit else 0} 0 0 {hold.ticket} {end_ms} {since_ms} {env.owner}"
-    return "SET", ask.name.keys[0], f"{name} 0 0 0 - 0 0 ", "IFEQ", held, "KEEPTTL"
+    return (
+        hold.deadline - moment >= ask.lease_s * MARGIN_RATIO - MARGIN_S - env.young_s
+        and moment >= ask.crowded_until
+        and moment >= env.swaps_from
+        and not hold.leave_sent
+    )
 
 
-def swap(hold: Hold, command: tuple[str, ...], env: Env) -> Flow[bool]:
+def swap(hold: Hold, env: Env) -> Flow[bool]:
     """Give a hold back like that. False when it was not, or nobody knows: the script finds out."""
+    command = hold.ask.swap.words(hold.fence, hold.ticket)
     try:
         answer = yield Command(command, env.now() + env.attempt_s)
     except Unreachable as failure:

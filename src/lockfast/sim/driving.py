@@ -139,9 +139,10 @@ class Runner:
         answer: Any = None
         error: BaseException | None = None
         by = env.now() + env.attempt_s
-        command = swapping.words(hold, env.now(), env)
+        swaps = swapping.is_due(hold, env.now(), env)
         try:
-            if command is not None:
+            if swaps:
+                command = hold.ask.swap.words(hold.fence, hold.ticket)
                 answer = yield from self._perform(Command(command, by), frame)
             else:
                 answer = yield from self.lines[0].call(Call(hold.ask.leave, (hold.ticket,), by), frame)
@@ -149,10 +150,10 @@ class Runner:
             raise
         except BaseException as struck:  # noqa: BLE001 - as above
             error = struck
-        if answer == (1 if command is None else swapping.SWAPPED):
+        if answer == (swapping.SWAPPED if swaps else 1):
             ending.end(hold, stood=True)
             return
-        flow = ending.finish(hold, keeper, env, command)
+        flow = ending.finish(hold, keeper, env, swaps)
         flow.send(None)
         yield from self._go_on(flow, answer, error, frame)
 

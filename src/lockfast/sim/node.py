@@ -55,6 +55,8 @@ class Node:
             self.watch.after(call)
             if self.on_script is not None:
                 self.on_script(call, reply)
+        elif "IFEQ" in args:
+            self.watch.after_swap(args)
         return reply
 
     def drop(self, connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """What a server did to a name, read from what it stores: the server's side of a history.
 
-After every script run the name's keys are compared with what they were after the one before. This is the only place
-of the simulator that knows how lua/state.lua spells them.
+After every script run, and every swap, the name's keys are compared with what they were after the one before. This is
+the only place of the simulator that knows how lua/state.lua spells them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Call
     from lockfast.names import Name
     from lockfast.sim.node import Node
+    from lockfast.sim.server import Word
 
 
 class Standing(NamedTuple):
@@ -60,11 +61,21 @@ class Watch:
         for each in name.names if isinstance(name, Names) else (name,):
             self._look(each, tickets[-1], leaving, heir)
 
+    def after_swap(self, words: tuple[Word, ...]) -> None:
+        """A hold has been given back by a plain command, or not: see flows/swapping.py."""
+        key = str(words[1]).encode()
+        for name, view in self._views.items():
+            if view.keys[0] == key:
+                ticket = str(words[4]).split(" ")[7]
+                self._see(name, view, ticket, [ticket], "")
+
     def _look(self, made: Name, asker: str, leaving: list[str], heir: str) -> None:
-        name = made.shown
-        view = self._views.get(name)
+        view = self._views.get(made.shown)
         if view is None:
-            view = self._views[name] = View(made.keys)
+            view = self._views[made.shown] = View(made.keys)
+        self._see(made.shown, view, asker, leaving, heir)
+
+    def _see(self, name: str, view: View, asker: str, leaving: list[str], heir: str) -> None:
         store = self._node.server.store
         raw = store.string(view.keys[0])
         queue = self._queue(view, asker)
