@@ -128,6 +128,20 @@ def test_release_on_a_frozen_server_ends_in_time_and_works_again_after(
         assert eyes_on(server).is_free("name")
 
 
+def test_full_server_lets_go_all_the_same(
+    fresh_server: FreshServer, server_kind: Kind, side: Side, eyes_on: EyesOn
+) -> None:
+    """A plain SET is refused at maxmemory, the script is not."""
+    server = fresh_server(server_kind)
+    with side.client(server.url) as lf:
+        grant = lf.lock("name", lease=30).acquire()
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        grant.release()
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        assert not grant.lost
+        assert eyes_on(server).is_free("name")
+
+
 def test_cancelled_release_is_finished_in_the_background(
     proxy: Proxy, eyes: Eyes, loop: AsyncioSide, name: str
 ) -> None:

@@ -7,8 +7,8 @@ before the grant), what is kept differs and nothing happens: then the script fol
 and those are dear where somebody waits. So only holds that are given back in a moment are swapped, and a name that was
 found in use by others is left to the script for a while.
 
-Servers before Valkey 8.1 and Redis 8.4 do not know IFEQ. A client finds out by itself, and does not ask again; nor after
-any other refusal, as of a server at its maxmemory, where scripts still give back.
+Servers before Valkey 8.1 and Redis 8.4 do not know IFEQ. A client finds out by itself, and does not ask again; nor
+after any other refusal, as of a server at its maxmemory, where scripts still give back.
 """
 
 from __future__ import annotations
