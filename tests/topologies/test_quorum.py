@@ -228,6 +228,7 @@ def test_a_hold_is_extended_on_all_servers(side: Side, trio: Masters, name: str)
 
 
 def test_max_lease_is_stored_and_another_is_refused_by_name(side: Side, trio: Masters, short: str) -> None:
+    trio.mark(short)
     first = side.client(trio.urls, prefix=short, max_lease=7)
     with first.lock("x", lease=7):
         pass
@@ -245,6 +246,7 @@ def test_max_lease_is_stored_and_another_is_refused_by_name(side: Side, trio: Ma
 
 
 def test_longer_leases_are_refused_before_anything_is_sent(side: Side, trio: Masters, short: str) -> None:
+    trio.mark(short)
     lf = side.client(trio.urls, prefix=short, max_lease=5)
     with pytest.raises(ValueError, match="6 s together, max_lease of this quorum is 5"):
         lf.lock("x", lease=6).acquire()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lockfast.doctor.catalogue import Finding, found
 from lockfast.doctor.facts import Facts, quorum_key
 from lockfast.doctor.findings import CLOCK_OFF_S, judge, judge_unreached
-from lockfast.flows.fleet import began_later
+from lockfast.flows.introduction import began_later
 
 if TYPE_CHECKING:
     from lockfast.doctor.facts import Unreached

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
-from lockfast.flows.scripts import ADMIT, LEAVE, VOTE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from lockfast.flows.effects import Env
+    from lockfast.flows.introduction import Introduction
 
 MAX_LEAD_US = 500_000  # how far a proposal may be ahead of the server's clock
-COARSE_S = 1.0  # an uptime is the difference of two whole seconds: it may say that much too much
 ASKS_AGAIN_S = 0.005  # how often one that has no max_lease stored looks whether the others have told it
 NOT_AGREED = "it has no max_lease stored, and too few others answer to know whether that is so everywhere"
 PROBE_S = 0.5  # how often one that did not answer is looked at
@@ -149,9 +146,9 @@ class Fleet:
         self._blank.discard(place)
         if node.run_id != told.run_id:
             node.run_id = told.run_id
-            short_s = self.max_lease_s + COARSE_S - told.uptime_s
+            short_s = told.short_s
             # From when it was heard: it had been up for that long by then, and no longer when it was asked.
-            node.counts_at = -inf if told.keeps or short_s <= 0 else heard + short_s * RATE
+            node.counts_at = -inf if short_s <= 0 else heard + short_s * RATE
         node.told_time(told.server_us, sent, heard)
         node.answered()
 
@@ -239,8 +236,8 @@ class Fleet:
             elif not words and node.counts_at > moment:
                 words = (
                     f"started less than max_lease ({self.max_lease_s:g} s) ago, cannot show that it kept its memory, "
-                    f"and is not counted for another {node.counts_at - moment:.1f} s (appendonly yes with "
-                    "appendfsync always, from its start on, lets it count at once)"
+                    f"and is not counted for another {node.counts_at - moment:.1f} s (with appendonly yes and "
+                    "appendfsync always it counts at once when it restarts)"
                 )
             elif not words and isinstance(heard.get(place), BaseException):
                 words = str(heard[place])
@@ -257,91 +254,3 @@ class Fleet:
         """By which codes servers refuse this client, if too few are left for a majority: it cannot help to wait."""
         codes = [node.refusal for node in self.nodes if node.refusal]
         return codes if len(self.nodes) - len(codes) < self.majority else []
-
-
-class Introduction:
-    """What a server says of itself."""
-
-    __slots__ = ("keeps", "key", "max_lease_ms", "run_id", "server_us", "uptime_s")
-
-    def __init__(self, run_id: str, uptime_s: int, keeps: bool, server_us: int, max_lease_ms: int, key: str) -> None:
-        self.run_id = run_id
-        self.uptime_s = uptime_s
-        self.keeps = keeps  # whether a restart loses nothing that it has answered
-        self.server_us = server_us
-        self.max_lease_ms = max_lease_ms  # 0: none is stored
-        self.key = key
-
-
-Words = tuple[str | int, ...]
-
-
-def greeting(prefix: str, offer_ms: int) -> list[Words]:
-    """The commands that a server introduces itself by. offer_ms: the max_lease to store if it has none; 0: none."""
-    key = f"{prefix}:quorum"
-    return [
-        ("INFO", "server"),
-        ("INFO", "persistence"),
-        ("CONFIG", "GET", "appendfsync"),
-        ("SET", key, offer_ms, "NX") if offer_ms else ("EXISTS", key),
-        ("GET", key),
-        ("TIME",),
-        # A server that knows the scripts runs a request whoever reads its reply: a `leave` that nobody waits for, too.
-        *[("SCRIPT", "LOAD", script.text) for script in (VOTE, LEAVE, ADMIT)],
-    ]
-
-
-def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], LockfastError | None]) -> Introduction:
-    """What the replies to `greeting` say. Raises the refusal of what cannot be done without.
-
-    refused: the error that an error reply means; None for any other reply.
-    """
-    server, persistence, fsync, stored, kept, time = replies[:6]  # the scripts can be sent with a request as well
-    about = {} if refused(server) else _facts(server)
-    if about.get("redis_mode", about.get("server_mode", "standalone")) != "standalone":  # Redis, Valkey
-        raise Refused("it is part of a cluster, or a sentinel: a quorum is of independent servers", code="CLUSTER")
-    for reply in (server, persistence, stored, kept, time):
-        failure = refused(reply)
-        if failure is not None:
-            raise failure
-    facts = _facts(server) | _facts(persistence)
-    keeps = (
-        facts.get("aof_enabled") == "1"
-        and not began_later(facts)
-        and facts.get("aof_last_write_status", "ok") == "ok"
-        and refused(fsync) is None  # who may not ask cannot know
-        and _texts(fsync)[-1:] == ["always"]
-    )
-    try:
-        return Introduction(
-            facts["run_id"],
-            int(facts["uptime_in_seconds"]),
-            keeps,
-            int(time[0]) * 1_000_000 + int(time[1]),
-            int(kept or 0),
-            f"{prefix}:quorum",
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise Refused(f"it does not say what a quorum needs to know: {error!r}", code="INFO") from error
-
-
-def began_later(facts: Mapping[str, str]) -> bool:
-    """Whether the append-only file may have been switched on since the start: that always writes it anew.
-
-    Then it says nothing of what the server had known before it restarted. A file that has grown is written anew as
-    well; that cannot be told apart, and only matters to a server that has just been started.
-    """
-    return (
-        facts.get("aof_last_rewrite_time_sec", "-1") != "-1"
-        or facts.get("aof_rewrite_in_progress", "0") != "0"
-        or facts.get("aof_rewrite_scheduled", "0") != "0"
-    )
-
-
-def _facts(info: Any) -> dict[str, str]:
-    lines = (info.decode() if isinstance(info, bytes) else str(info)).splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def _texts(reply: Any) -> list[str]:
-    return [word.decode() if isinstance(word, bytes) else str(word) for word in reply or []]
