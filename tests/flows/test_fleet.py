@@ -132,9 +132,27 @@ def test_a_server_that_was_never_heard_of_does_not_count(fleet: Fleet) -> None:
 
 def test_one_server_by_two_addresses_is_refused(fleet: Fleet) -> None:
     fleet.introduce(0, told("a"), 100.0, 100.1)
-    fleet.introduce(1, told("a"), 100.0, 100.1)
+    with pytest.raises(Refused, match="it would vote twice"):
+        fleet.introduce(1, told("a"), 100.0, 100.1)
     with pytest.raises(Refused, match="it would vote twice"):
         fleet.check(1000)
+    fleet.introduce(1, told("b"), 100.0, 100.1)
+    fleet.check(1000)
+
+
+def test_what_keeps_all_from_working_is_asked_anew_after_a_while_and_who_is_gone_is_no_trouble(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a"), 100.0, 100.1)
+    with pytest.raises(Refused):
+        fleet.introduce(1, told("a"), 100.0, 100.1)
+    fleet.nodes[1].looked_at = 100.0
+    assert not fleet.doubts(100.2)
+    assert fleet.doubts(102.0)
+    assert not fleet.doubts(102.0), "one asks, for all"
+    assert 1 in fleet.to_probe(102.0)
+    with pytest.raises(Refused):
+        fleet.check(1000)
+    fleet.doubt_no_more()
+    fleet.check(1000)
 
 
 def test_a_proposal_is_above_the_clock_of_every_server_when_it_arrives(fleet: Fleet) -> None:

@@ -147,6 +147,12 @@ def start_masters() -> Iterator[StartMasters]:
 
 
 @pytest.fixture
+def short(name: str) -> str:
+    """A prefix of the test's own: a quorum's max_lease is stored under it."""
+    return f"p{name.rpartition('-')[2]}"
+
+
+@pytest.fixture
 def proxied_trio(trio: Masters) -> Iterator[Proxied]:
     proxied = Proxied(trio)
     yield proxied

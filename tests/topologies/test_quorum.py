@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from topologies.conftest import Proxied, StartMasters
 
 
-@pytest.fixture
-def short(name: str) -> str:
-    """A prefix of the test's own: a quorum's max_lease is stored under it."""
-    return f"p{name.rpartition('-')[2]}"
-
-
 # Which servers.
 
 
