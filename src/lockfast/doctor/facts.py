@@ -16,6 +16,7 @@ from lockfast.clock import now
 from lockfast.doctor import rights
 from lockfast.doctor.asking import Asker, NotTold, lines, pairs, text
 from lockfast.errors import LockfastError, Refused
+from lockfast.flows.introduction import mark_key
 
 if TYPE_CHECKING:
     from lockfast.doctor.rights import Rights
@@ -75,6 +76,7 @@ class Facts:
     time_s: float = 0.0  # the server's
     names: Names | None = None
     max_lease: str | None = None  # as a quorum stored it
+    mark: str = ""  # that a quorum left; see flows/introduction.py
     not_told: tuple[NotTold, ...] = ()
     silences: tuple[str, ...] = ()
 
@@ -169,7 +171,7 @@ def _ask(asker: Asker, prefix: str) -> Facts:
             break
         tried = rights.trial(asker, prefix, user)
     found = _look(asker, prefix, time_s)
-    stored = asker.ask("GET", quorum_key(prefix))
+    stored, mark = asker.ask("GET", quorum_key(prefix)), asker.ask("GET", mark_key(prefix))
     return Facts(
         where=endpoint.where,
         transport=_transport(endpoint),
@@ -187,6 +189,7 @@ def _ask(asker: Asker, prefix: str) -> Facts:
         time_s=time_s,
         names=found,
         max_lease=text(stored) if isinstance(stored, bytes) else None,
+        mark=text(mark) if isinstance(mark, bytes) else "",
         not_told=tuple(not_told),
         silences=tuple(asker.silences),
     )
