@@ -16,6 +16,7 @@ from lockfast.clock import now
 from lockfast.doctor import rights
 from lockfast.doctor.asking import Asker, NotTold, lines, pairs, text
 from lockfast.errors import LockfastError, Refused
+from lockfast.flows import denials
 from lockfast.flows.introduction import mark_key
 
 if TYPE_CHECKING:
@@ -163,7 +164,10 @@ def _ask(asker: Asker, prefix: str) -> Facts:
     if alone.role == "sentinel":
         return alone
     config = _settings(asker, not_told)
-    user = text(told("ACL", "WHOAMI"))
+    whoami = asker.ask("ACL", "WHOAMI")
+    if isinstance(whoami, NotTold):
+        not_told.append(whoami)
+    user = text(whoami) or user_of(endpoint, whoami.words if isinstance(whoami, NotTold) else "")
     trips_ms, offset_s, error_s, time_s = _measure(asker)
     tried = rights.trial(asker, prefix, user)
     for _ in range(TRIES_IN_CLUSTER):  # a name of this node's own tells more than one that it sends elsewhere
@@ -193,6 +197,11 @@ def _ask(asker: Asker, prefix: str) -> Facts:
         not_told=tuple(not_told),
         silences=tuple(asker.silences),
     )
+
+
+def user_of(endpoint: Endpoint, words: str = "") -> str:
+    """The account that is connected, where it may not be asked for: as a refusal names it, or else the URL."""
+    return denials.user_of(words) or endpoint.username or "default"
 
 
 def quorum_key(prefix: str) -> str:

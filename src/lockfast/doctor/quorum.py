@@ -57,8 +57,11 @@ def _independence(there: list[Facts]) -> list[Finding]:
         for twice in by_id.values()
         if len(twice) > 1
     ]
-    untold = [node.where for node in there if "run_id" not in node.info]
-    findings += [found("quorum-node-untold", where, "INFO is not answered") for where in untold]
+    findings += [
+        found("quorum-node-untold", node.where, "INFO is not answered", user=node.user or "default")
+        for node in there
+        if "run_id" not in node.info
+    ]
     tied = [node for node in there if node.role == "replica" or node.in_cluster]
     for node in tied:
         what = "a replica" if node.role == "replica" else "a node of a cluster"

@@ -60,6 +60,7 @@ class Scout:
         self._all = endpoint.sentinels
         self._sentinels = list(endpoint.sentinels)  # the one that answered last is the first
         self._service = endpoint.service
+        self._db = endpoint.db
         self._where = endpoint.where
         self._last: Answer | None = None
         self._mutex = threading.Lock()  # guards all that changes; never held during I/O
@@ -104,6 +105,13 @@ class Scout:
         finally:
             connection.close()
         if isinstance(address, ReplyError):
+            if "unknown command" in str(address):
+                plain = f"{where.rpartition('/')[0]}/{self._db}"
+                raise Refused(
+                    f"{where} is no sentinel but a server: name the sentinels (most often at port 26379), or write "
+                    f"{plain} for this server alone",
+                    code="SENTINEL",
+                )
             raise failure(address, where)
         if address is None:
             raise Refused(f"{where} knows no master named {self._service!r}: check the URL", code="SERVICE")

@@ -98,8 +98,11 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
     """
     server, persistence, fsync, stored, kept, mark, time = replies[:7]  # scripts can be sent with a request as well
     about = {} if refused(server) else _facts(server)
-    if about.get("redis_mode", about.get("server_mode", "standalone")) != "standalone":  # Redis, Valkey
-        raise Refused("it is part of a cluster, or a sentinel: a quorum is of independent servers", code="CLUSTER")
+    mode = about.get("redis_mode", about.get("server_mode", "standalone"))  # Redis, Valkey
+    if mode == "sentinel":
+        raise Refused("it is a sentinel, and keeps no keys: name independent servers", code="SENTINEL")
+    if mode != "standalone":
+        raise Refused("it is part of a cluster: a quorum is of independent servers", code="CLUSTER")
     for reply in (server, persistence, stored, kept, mark, time):
         failure = refused(reply)
         if failure is not None:
