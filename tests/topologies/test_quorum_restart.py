@@ -11,6 +11,7 @@ from kit.quorum import fleet_of
 from kit.servers import wait_until
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, NotAcquired, Unreachable
+from topologies.conftest import Proxied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,6 +176,21 @@ def test_a_server_that_kept_its_memory_counts_at_once_and_has_kept_its_vote(
     grant.release()
     with side.client(masters.urls).lock(name, wait=5) as later:
         assert later.fence > grant.fence
+
+
+def test_who_does_not_wait_still_meets_the_servers_that_are_slow_to_introduce_themselves(
+    side: Side, start_masters: StartMasters, name: str
+) -> None:
+    """Of three one is not counted: the third makes a majority, if it is given the time to say who it is."""
+    masters = start_masters(3, appendonly=True)
+    proxied = Proxied(masters)
+    lose_disk(masters[1])
+    late = proxied.proxies[2].when("INFO").delay_reply(0.3)
+    with side.client(proxied.urls) as lf, lf.lock(name, wait=0) as grant:
+        late.wait_hit()
+        assert len(grant.nodes) == 2
+    masters.wait_free(name)
+    proxied.close()
 
 
 def test_who_waits_waits_until_new_servers_count(side: Side, start_masters: StartMasters, name: str) -> None:

@@ -206,6 +206,10 @@ class Fleet:
         times = sorted(node.counts_at for node in self.nodes if node.run_id and not node.why_down)
         return times[self.majority - 1] if len(times) >= self.majority else inf
 
+    def meets(self) -> bool:
+        """Whether a server has not introduced itself yet, and is not known to be down either."""
+        return any(not node.run_id and not node.why_down for node in self.nodes)
+
     def is_cut_off(self) -> bool:
         """Whether too many are known to be down for a majority."""
         return len([node for node in self.nodes if not node.why_down]) < self.majority

@@ -174,6 +174,9 @@ class _Patience:
             raise next(iter(refusals.values()))
         if fleet.refusals():
             raise self._too_few(votes)
+        if self._wait_s == 0:  # then one that is about to introduce itself is all that there is to wait for
+            while env.now() < fleet.counts_at() < inf and fleet.meets() and env.now() < self._started + env.attempt_s:
+                yield Sleep(SHORTEST_PAUSE_S * 4)
         moment = env.now()
         counts_at = fleet.counts_at()
         if moment < counts_at < inf and (self.failures == 1 or self._wait_s != 0):
