@@ -53,6 +53,7 @@ class Hold:
     ends_at = inf  # how far renewals go
     max_hold_s: float | None = None
     why_unrenewed = ""  # what the last renewal came to, if that failed
+    is_failing = False  # whether it was logged that renewals fail
     revoked = False  # its holder was asked to let go
     handed_on = False  # another process has it now
     votes: Votes | None = None  # where a majority of servers decides
@@ -136,7 +137,16 @@ class Hold:
         left_s = self.deadline - self.era.now()
         self.why_unrenewed = f": {reason}"
         self.renew_at = self.era.now() + min(self.lease_ms / 10_000, 1.0)
-        log().warning("renewal of %r failed, %.1f s of its lease left: %s", self.ask.name.shown, left_s, reason)
+        if not self.is_failing:  # a short lease is tried often: once is enough
+            self.is_failing = True
+            words = "renewal of %r failed, %.1f s of its lease left, trying again: %s"
+            log().warning(words, self.ask.name.shown, left_s, reason)
+
+    def renewal_worked(self) -> None:
+        """A renewal was answered. If it was told that they fail, it is told that they do no more."""
+        if self.is_failing and self.state is HELD:
+            self.is_failing = False
+            log().warning("renewal of %r works again", self.ask.name.shown)
 
     def lose(self, why: str) -> None:
         """Declare the hold lost, once, and tell whoever wants to know."""

@@ -67,6 +67,19 @@ def test_majority_that_freezes_ends_the_command_within_the_lease(on_trio: Runs, 
     trio.heal()
 
 
+def test_waiting_for_servers_that_do_not_count_yet_is_told(name: str) -> None:
+    with Masters(3) as masters:
+        for server in masters:
+            server.command("SET", "lockfast:quorum", 4000)
+        runs = Runs(LOCKFAST_URL=" ".join(masters.urls))
+        code, out, err = runs.end("run", name, "-v", "--lease", "4s", "--wait", "20s", "--", "echo", "ran")
+        runs.close()
+    assert (code, out) == (0, "ran\n")
+    told = [line for line in err.splitlines() if "too few servers count yet, in " in line]
+    assert len(told) == 1, err
+    assert "held by" not in err
+
+
 def test_lease_that_the_servers_do_not_allow_is_wrong_usage(on_trio: Runs, name: str) -> None:
     code, _, err = on_trio.end("run", name, "--lease", "5m", "--", "true")
     assert code == 64

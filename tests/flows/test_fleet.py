@@ -11,7 +11,8 @@ from lockfast.errors import Refused
 from lockfast.flows import asks
 from lockfast.flows.admission import deadline_of
 from lockfast.flows.effects import Env
-from lockfast.flows.fleet import COARSE_S, MAX_LEAD_US, RATE, Fleet, Introduction, Node, greeting, read_greeting
+from lockfast.flows.fleet import MAX_LEAD_US, RATE, Fleet, Node
+from lockfast.flows.introduction import COARSE_S, Introduction, greeting, read_greeting
 from lockfast.flows.votes import Round, Votes
 
 MAX_LEASE_S = 10.0
@@ -40,8 +41,10 @@ def fleet(clock: Clock) -> Fleet:
     return fleet_of(3, clock)
 
 
-def told(run_id: str, uptime_s: int = 3600, keeps: bool = False, server_us: int = NOON_US) -> Introduction:
-    return Introduction(run_id, uptime_s, keeps, server_us, round(MAX_LEASE_S * 1000), "key")
+def told(
+    run_id: str, uptime_s: int = 3600, lasts: bool = False, server_us: int = NOON_US, mark: str = "", whole: bool = True
+) -> Introduction:
+    return Introduction(run_id, uptime_s, lasts, lasts and whole, server_us, round(MAX_LEASE_S * 1000), "key", mark)
 
 
 def test_a_server_counts_when_it_has_been_up_for_the_longest_lease_by_the_time_it_was_heard(fleet: Fleet) -> None:
@@ -60,8 +63,57 @@ def test_a_server_that_is_up_for_long_counts_at_once_and_one_that_only_just_migh
 
 
 def test_a_server_that_shows_that_it_kept_its_memory_counts_at_once(fleet: Fleet) -> None:
-    fleet.introduce(0, told("a", uptime_s=0, keeps=True), 100.0, 100.1)
+    fleet.introduce(0, told("a", uptime_s=0, lasts=True, mark="earlier 0"), 100.0, 100.1)
     assert fleet.is_counted(0, 100.1)
+
+
+# Marks.
+
+WAITS_S = MAX_LEASE_S + COARSE_S
+
+
+def test_an_append_only_file_without_a_mark_may_be_a_new_one() -> None:
+    wiped = told("a", uptime_s=0, lasts=True)
+    assert wiped.short_s == WAITS_S
+    assert wiped.new_mark == f"a {NOON_US + round(WAITS_S * 1e6)}"
+
+
+def test_a_mark_of_another_run_shows_that_its_memory_was_kept_and_counts_from_then_on() -> None:
+    again = told("b", uptime_s=0, lasts=True, mark=f"a {NOON_US + 4_000_000}")
+    assert again.short_s == 4.0, "the run before was not counted before that, and this one knows no more"
+    assert again.new_mark == f"b {NOON_US + 4_000_000}"
+    assert told("b", uptime_s=0, lasts=True, mark=f"a {NOON_US - 1}").new_mark == "b 0"
+
+
+def test_a_mark_of_this_run_tells_what_came_of_it_whatever_became_of_the_file_since() -> None:
+    assert told("a", uptime_s=1, lasts=True, whole=False, mark="a 0").short_s == 0
+    assert told("a", uptime_s=1, lasts=True, mark=f"a {NOON_US + 5_000_000}").short_s == 5.0
+    assert told("a", uptime_s=1, lasts=True, mark="a 0").new_mark is None
+
+
+def test_a_mark_that_came_from_elsewhere_than_the_append_only_file_shows_nothing() -> None:
+    """As from a snapshot that is older than the last votes."""
+    assert told("b", uptime_s=0, lasts=True, whole=False, mark="a 0").short_s == WAITS_S
+    assert told("b", uptime_s=0, lasts=False, mark="a 0").short_s == WAITS_S
+
+
+def test_a_server_whose_writes_may_be_lost_has_its_mark_taken_away() -> None:
+    """Else one that is told to write always after its next crash would pass for one that always did."""
+    assert told("b", lasts=False, mark="a 0").new_mark == ""
+    assert told("b", lasts=False, mark="b 0").new_mark == ""
+    assert told("b", lasts=False).new_mark is None
+
+
+def test_a_clock_that_was_set_back_puts_nobody_off_for_longer_than_the_longest_lease() -> None:
+    assert told("b", uptime_s=4, lasts=True, mark=f"a {2 * NOON_US}").short_s == WAITS_S - 4
+
+
+@pytest.mark.parametrize("mark", ["a", "a x", " ", "a -1", "a 1 2", "é ²"])
+def test_a_mark_that_cannot_be_read_is_none(mark: str) -> None:
+    assert told("a", uptime_s=0, lasts=True, mark=mark).short_s == WAITS_S
+
+
+# Who they are.
 
 
 def test_a_restart_is_seen_by_the_run_id_and_greeted_again_it_is_not_put_off(fleet: Fleet) -> None:
@@ -80,9 +132,27 @@ def test_a_server_that_was_never_heard_of_does_not_count(fleet: Fleet) -> None:
 
 def test_one_server_by_two_addresses_is_refused(fleet: Fleet) -> None:
     fleet.introduce(0, told("a"), 100.0, 100.1)
-    fleet.introduce(1, told("a"), 100.0, 100.1)
+    with pytest.raises(Refused, match="it would vote twice"):
+        fleet.introduce(1, told("a"), 100.0, 100.1)
     with pytest.raises(Refused, match="it would vote twice"):
         fleet.check(1000)
+    fleet.introduce(1, told("b"), 100.0, 100.1)
+    fleet.check(1000)
+
+
+def test_what_keeps_all_from_working_is_asked_anew_after_a_while_and_who_is_gone_is_no_trouble(fleet: Fleet) -> None:
+    fleet.introduce(0, told("a"), 100.0, 100.1)
+    with pytest.raises(Refused):
+        fleet.introduce(1, told("a"), 100.0, 100.1)
+    fleet.nodes[1].looked_at = 100.0
+    assert not fleet.doubts(100.2)
+    assert fleet.doubts(102.0)
+    assert not fleet.doubts(102.0), "one asks, for all"
+    assert 1 in fleet.to_probe(102.0)
+    with pytest.raises(Refused):
+        fleet.check(1000)
+    fleet.doubt_no_more()
+    fleet.check(1000)
 
 
 def test_a_proposal_is_above_the_clock_of_every_server_when_it_arrives(fleet: Fleet) -> None:
@@ -105,15 +175,15 @@ def test_however_slow_an_answer_was_the_proposal_stays_near_the_clock(fleet: Fle
 def test_a_greeting_is_read_as_the_servers_write_it() -> None:
     info = b"# Server\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n"
     aof = b"aof_enabled:1\r\naof_last_write_status:ok\r\n"
-    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", [b"1700000000", b"5"]]
+    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", b"abc 7", [b"1700000000", b"5"]]
     asked = greeting("lockfast", 10_000)
     assert len([words for words in asked if words[0] != "SCRIPT"]) == len(replies), (
         "the scripts are told, not asked for"
     )
     read = read_greeting("lockfast", replies, lambda _reply: None)
-    assert (read.run_id, read.uptime_s, read.keeps, read.server_us) == ("abc", 7, True, NOON_US + 5)
+    assert read == Introduction("abc", 7, True, True, NOON_US + 5, 10_000, "lockfast:quorum", "abc 7")
     replies[2] = [b"appendfsync", b"everysec"]
-    assert not read_greeting("lockfast", replies, lambda _reply: None).keeps
+    assert not read_greeting("lockfast", replies, lambda _reply: None).lasts
 
 
 @pytest.mark.parametrize(
@@ -122,8 +192,10 @@ def test_a_greeting_is_read_as_the_servers_write_it() -> None:
 def test_an_append_only_file_that_began_after_the_start_shows_nothing(line: str) -> None:
     info = b"run_id:abc\r\nuptime_in_seconds:7\r\n"
     aof = f"aof_enabled:1\r\naof_last_write_status:ok\r\n{line}\r\n".encode()
-    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", [b"1700000000", b"5"]]
-    assert not read_greeting("lockfast", replies, lambda _reply: None).keeps
+    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", None, [b"1700000000", b"5"]]
+    read = read_greeting("lockfast", replies, lambda _reply: None)
+    assert read.lasts
+    assert not read.is_whole
 
 
 # Votes.

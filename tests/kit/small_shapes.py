@@ -21,21 +21,25 @@ SERVICE = "orders"
 
 
 class OneSentinel:
-    """A Sentinel of 127.0.0.1 that watches `primary` as the service SERVICE, alone, with a quorum of 1."""
+    """A Sentinel of 127.0.0.1 that watches `primary` as the service SERVICE, alone, with a quorum of 1.
 
-    def __init__(self, primary: Server) -> None:
+    port: of the primary, if that is another than its plain one. settings: more lines of its configuration.
+    """
+
+    def __init__(self, primary: Server, port: int = 0, settings: tuple[str, ...] = ()) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="lockfast-test-"))
         self.port = free_port()
-        settings = self.directory / "sentinel.conf"
-        settings.write_text(
+        lines = "".join(f"{line}\n" for line in settings)
+        config = self.directory / "sentinel.conf"
+        config.write_text(
             f"bind 127.0.0.1\nport {self.port}\ndir {self.directory}\nlogfile {self.directory}/log\n"
-            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
+            f"{lines}sentinel monitor {SERVICE} 127.0.0.1 {port or primary.port} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} 60000\n"
         )
         program = server_binary(primary.kind)
         assert program
         self.process = subprocess.Popen(
-            [program, str(settings), "--sentinel"], stdout=subprocess.DEVNULL, start_new_session=True
+            [program, str(config), "--sentinel"], stdout=subprocess.DEVNULL, start_new_session=True
         )
         _guard.watch(self.process.pid)
         wait_until(self._answers, what="sentinel start")

@@ -11,8 +11,9 @@ from sim.planted import Planted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-QUORUM, HOLDS, VOTES, FLEET, VOTE = (
+QUORUM, HOLDS, VOTES, FLEET, VOTE, INTRODUCTION = (
     "flows/quorum.py", "flows/quorum_holds.py", "flows/votes.py", "flows/fleet.py", "lua/vote.lua",
+    "flows/introduction.py",
 )  # fmt: skip
 
 
@@ -25,6 +26,10 @@ SLOW = ("slow", "answer slow", "pause", "late", "stall", "freeze", "part up")
 HARMLESS = ("answer slow", "late", "pause")
 # Holds that nobody renews, for about as long as they last: whatever makes one look longer shows.
 TO_THE_END: dict[str, Any] = {"renew_share": 0.0, "work": "lease", "cancel_share": 0.0, "extend_share": 0.0}
+FORGOTTEN: dict[str, Any] = {
+    "kinds": ("forget", "blackout"), "faults": 20, "skew_s": 0.0, "leases_s": (1.0,), "longest_s": 0.5, "work": "long",
+    "renew_share": 1.0,
+}  # fmt: skip
 
 BELIEVES_THE_DOOR = """\
             if held is None and at_head:
@@ -35,10 +40,20 @@ ALL = (
     _bug(
         "no quarantine",
         OVERLAP,
-        [(FLEET, "node.counts_at = -inf if told.keeps or short_s <= 0 else heard + short_s * RATE",
-                 "node.counts_at = -inf")],
-        kinds=("forget", "blackout"), faults=20, keep_share=0.0, skew_s=0.0, leases_s=(1.0,), longest_s=0.5,
-        work="long", renew_share=1.0,
+        [(FLEET, "node.counts_at = -inf if short_s <= 0 else heard + short_s * RATE", "node.counts_at = -inf")],
+        keep_share=0.0, **FORGOTTEN,
+    ),
+    _bug(
+        "an append-only file passes for the one that there was",
+        OVERLAP,
+        [(INTRODUCTION, "if run_id and (run_id == self.run_id or self.is_whole):", "if self.is_whole:")],
+        keep_share=1.0, **FORGOTTEN,
+    ),
+    _bug(
+        "a mark of a run that did not count yet",
+        OVERLAP,
+        [(INTRODUCTION, "self.server_us + ceil(short_s * 1e6) if short_s else 0", "0")],
+        keep_share=1.0, **FORGOTTEN,
     ),
     _bug(
         "validity without the time that went by",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -10,10 +11,11 @@ from kit.cluster import Cluster
 from kit.proxy import Proxy
 from kit.quorum import Masters
 from kit.sentinels import Sentinels
+from kit.servers import Server
 from kit.sides import make_side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kit.servers import Kind
     from kit.sides import Side
@@ -79,6 +81,9 @@ def lf(side: Side, cluster: Cluster) -> Lockfast:
 def other(side: Side, cluster: Cluster) -> Lockfast:
     """Another client of the same cluster."""
     return side.client(cluster.url)
+
+
+_users = count(1)
 
 
 class StartMasters(Protocol):
@@ -147,6 +152,12 @@ def start_masters() -> Iterator[StartMasters]:
 
 
 @pytest.fixture
+def short(name: str) -> str:
+    """A prefix of the test's own: a quorum's max_lease is stored under it."""
+    return f"p{name.rpartition('-')[2]}"
+
+
+@pytest.fixture
 def proxied_trio(trio: Masters) -> Iterator[Proxied]:
     proxied = Proxied(trio)
     yield proxied
@@ -158,3 +169,45 @@ def proxied_five(five: Masters) -> Iterator[Proxied]:
     proxied = Proxied(five)
     yield proxied
     proxied.close()
+
+
+# Servers and accounts for the doctor.
+
+
+@pytest.fixture(scope="module")
+def sick() -> Iterator[Server]:
+    """A Valkey that tests reconfigure; `configure` mends it after each."""
+    with Server("valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def configure(sick: Server) -> Iterator[Callable[..., None]]:
+    """CONFIG SET for one test."""
+    before: dict[str, bytes] = {}
+
+    def change(**settings: str) -> None:
+        for name, value in settings.items():
+            name = name.replace("_", "-")
+            before.setdefault(name, sick.command("CONFIG", "GET", name)[1])
+            sick.command("CONFIG", "SET", name, value)
+
+    sick.command("FLUSHALL")
+    yield change
+    for name, value in before.items():
+        sick.command("CONFIG", "SET", name, value)
+
+
+@pytest.fixture
+def account(server: Server) -> Iterator[Callable[..., str]]:
+    """The URL of a new account with these rules besides everything."""
+    made: list[str] = []
+
+    def make(*rules: str) -> str:
+        made.append(f"clerk{next(_users)}")
+        server.command("ACL", "SETUSER", made[-1], "on", ">hunter2", "~*", "&*", "+@all", *rules)
+        return server.url.replace("://", f"://{made[-1]}:hunter2@")
+
+    yield make
+    for user in made:
+        server.command("ACL", "DELUSER", user)

@@ -18,6 +18,7 @@ from topologies.everything import everything
 if TYPE_CHECKING:
     from kit.servers import FreshServer, Kind, Server
     from kit.sides import Side
+    from lockfast import Transaction
 
 PAGE = Path(__file__).parents[2] / "docs" / "topologies" / "acl.md"
 RULE = re.findall(r"^```acl\nACL SETUSER app (.*)\n```$", PAGE.read_text(), re.MULTILINE)[0].split()
@@ -130,6 +131,22 @@ def test_account_that_may_not_lock_is_told_the_line_to_add(side: Side, server: S
             pass  # now the server knows the scripts
         with side.client(url) as lf, lf.lock("name") as grant:
             assert grant.held
+
+
+@pytest.mark.parametrize("lacking", ["+watch", "+multi", "+exec", "+get", "+incr", "~own:*"])
+def test_transaction_that_an_account_may_not_do_is_told_the_rule(side: Side, server: Server, lacking: str) -> None:
+    rules = [*RULE, "+watch", "+unwatch", "+multi", "+exec", "+discard", "+incr", "~own:*"]
+    url = account(server, *(word for word in rules if word != lacking))
+
+    def work(tx: Transaction) -> None:
+        tx.get("own:a")
+        tx.write("INCR", "own:a")
+
+    with side.client(url) as lf, pytest.raises(Refused) as caught:
+        transact(side, lf, work, "own:a")
+    assert caught.value.code == "NOPERM"
+    right = "~KEY for each key that you use" if lacking == "~own:*" else lacking
+    assert f" {right}; the whole rule is in docs/topologies/acl.md" in str(caught.value)
 
 
 def test_command_that_only_a_script_lacks_is_told_too(side: Side, server: Server) -> None:

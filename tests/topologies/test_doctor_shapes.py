@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from lockfast.doctor import cluster, examine, sentinel
 from lockfast.doctor.facts import Facts, Unreached
 from lockfast.doctor.quorum import judge_quorum
 from lockfast.doctor.shape import read
+from lockfast.flows.introduction import marking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +53,10 @@ def test_three_independent_nodes(nodes: list[Server]) -> None:
     assert seen(report, "quorum-ok") == "3 of 3 nodes answer, 2 are needed; 1 may fail"
     assert nodes[0].url not in seen(report, "quorum-forgets")
     assert nodes[1].url in seen(report, "quorum-forgets")
-    assert report.level == "note"
+    said = seen(report, "quorum-not-yet")
+    assert report.level == "warning", "they have just been started"
+    left_s = int(re.findall(r"0 of 3 nodes count now, 2 are needed; enough will in (\d+) s", said)[0])
+    assert 0 < left_s <= 61, "as long as a client that names no max_lease would wait"
     assert "persistence-none" not in keys(report.findings)  # a quorum lives with it, and says how
     assert "no longest lease" in seen(report, "quorum-lease-missing")
 
@@ -97,9 +102,20 @@ def test_longest_lease_has_to_be_the_same_and_young_nodes_are_left_out(nodes: li
     report = quorum(*(node.url for node in nodes))
     assert not keys(report.findings) & {"quorum-lease-differs", "quorum-lease-missing"}
     young = {finding.where for finding in report.findings if finding.key == "quorum-node-young"}
-    assert young == {nodes[1].url, nodes[2].url}  # the first can show that it kept its memory
+    assert young == {node.url for node in nodes}
+    assert "0 of 3 nodes count now" in seen(report, "quorum-not-yet")
+    nodes[0].command(*marking("lockfast", "earlier 0"))
+    report = quorum(*(node.url for node in nodes))
+    young = {finding.where for finding in report.findings if finding.key == "quorum-node-young"}
+    assert young == {nodes[1].url, nodes[2].url}, "the first can show that it kept its memory"
+    assert "1 of 3 nodes counts now" in seen(report, "quorum-not-yet")
     for node in nodes:
-        node.command("DEL", "lockfast:quorum")
+        node.command("SET", "lockfast:quorum", 50)
+    wait_until(lambda: all(int(node.info("server")["uptime_in_seconds"]) > 1 for node in nodes))
+    report = quorum(*(node.url for node in nodes))
+    assert not keys(report.findings) & {"quorum-node-young", "quorum-not-yet"}
+    for node in nodes:
+        node.command("DEL", "lockfast:quorum", "lockfast:quorum:run")
 
 
 def test_nodes_that_are_tied_to_others_or_far_apart_in_time(nodes: list[Server]) -> None:

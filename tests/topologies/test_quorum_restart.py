@@ -11,8 +11,11 @@ from kit.quorum import fleet_of
 from kit.servers import wait_until
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, NotAcquired, Unreachable
+from topologies.conftest import Proxied
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kit.servers import Server
     from kit.sides import Side
     from topologies.conftest import StartMasters
@@ -25,9 +28,15 @@ def restart_empty(server: Server) -> None:
     server.restart("--appendonly", "no", keep=False)
 
 
+def lose_disk(server: Server) -> None:
+    """It comes back on a new disk, with the same settings."""
+    server.restart(keep=False)
+
+
+@pytest.mark.parametrize("forget", [restart_empty, lose_disk])
 @pytest.mark.parametrize("who", ["was there before", "came after the restart"])
 def test_a_server_that_restarts_empty_inside_a_lease_gives_nobody_a_second_hold(
-    side: Side, start_masters: StartMasters, name: str, who: str
+    side: Side, start_masters: StartMasters, name: str, who: str, forget: Callable[[Server], None]
 ) -> None:
     """The story of three servers: A has 0 and 1, since 2 was down; 1 forgets; B would have 1 and 2."""
     masters = start_masters(3, appendonly=True)
@@ -38,7 +47,7 @@ def test_a_server_that_restarts_empty_inside_a_lease_gives_nobody_a_second_hold(
     grant = first.lock(name, lease=30).acquire()
     assert masters.holding(name) == [0, 1]
     masters[2].start()
-    restart_empty(masters[1])
+    forget(masters[1])
     assert masters.holding(name) == [0]
     other = second if who == "was there before" else side.client(masters.urls)
     assert other.lock(name).try_acquire() is None
@@ -67,6 +76,61 @@ def test_an_append_only_file_that_is_switched_on_after_a_restart_does_not_end_th
     with pytest.raises(Unreachable, match="started less than max_lease"):
         side.client(masters.urls).lock(name).try_acquire()
     assert grant.held
+
+
+def test_fsync_that_is_set_to_always_after_a_crash_does_not_end_the_wait(
+    side: Side, start_masters: StartMasters, name: str
+) -> None:
+    """Its append-only file was there all the time, and may have missed the last votes."""
+    masters = start_masters(3, appendonly=True)
+    for server in masters:
+        server.command("CONFIG", "SET", "appendfsync", "no")  # kill -9 loses nothing then, so that this test is steady
+        server.command("SET", "lockfast:quorum", 1000)
+    with side.client(masters.urls).lock(name, lease=1, wait=20):
+        pass  # who came has seen that their writes may get lost
+    wait_until(lambda: {server.command("GET", "lockfast:quorum:run") for server in masters} == {b""})
+    for server in masters:
+        server.command("SET", "lockfast:quorum", 60_000)
+    for server in (masters[0], masters[1]):
+        server.kill9()
+        server.start()
+    with pytest.raises(Unreachable, match="started less than max_lease"):
+        side.client(masters.urls).lock(name).try_acquire()
+
+
+def test_servers_that_keep_their_memory_wait_once_and_not_after_a_restart(
+    side: Side, start_masters: StartMasters, name: str
+) -> None:
+    masters = start_masters(3, appendonly=True)
+    for server in masters:
+        server.command("DEL", "lockfast:quorum:run")
+    lf = side.client(masters.urls, max_lease=40)
+    with pytest.raises(Unreachable, match="started less than max_lease"):
+        lf.lock(name).try_acquire()
+    marks = [server.command("GET", "lockfast:quorum:run") for server in masters]
+    assert all(marks)
+    for server, mark in zip(masters, marks, strict=True):
+        server.command("SET", "lockfast:quorum:run", mark.split()[0] + b" 0")  # as if that time had passed
+        server.kill9()
+        server.start()
+    with side.client(masters.urls).lock(name, wait=0):
+        pass
+
+
+def test_a_restart_inside_the_first_wait_does_not_end_it(side: Side, start_masters: StartMasters, name: str) -> None:
+    """The run before had not counted yet, and this one knows no more than that."""
+    masters = start_masters(3, appendonly=True)
+    for server in masters:
+        server.command("DEL", "lockfast:quorum:run")
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="started less than max_lease"):
+            side.client(masters.urls, max_lease=40).lock(name).try_acquire()
+        wait_until(lambda: all(server.command("GET", "lockfast:quorum:run") for server in masters))
+        for server in masters:
+            server.kill9()
+            server.start()
+    with pytest.raises(Unreachable, match="started less than max_lease"):
+        side.client(masters.urls, max_lease=40).lock(name).try_acquire()
 
 
 def test_what_is_said_when_too_few_count_tells_how_long_it_takes(
@@ -112,6 +176,21 @@ def test_a_server_that_kept_its_memory_counts_at_once_and_has_kept_its_vote(
     grant.release()
     with side.client(masters.urls).lock(name, wait=5) as later:
         assert later.fence > grant.fence
+
+
+def test_who_does_not_wait_still_meets_the_servers_that_are_slow_to_introduce_themselves(
+    side: Side, start_masters: StartMasters, name: str
+) -> None:
+    """Of three one is not counted: the third makes a majority, if it is given the time to say who it is."""
+    masters = start_masters(3, appendonly=True)
+    proxied = Proxied(masters)
+    lose_disk(masters[1])
+    late = proxied.proxies[2].when("INFO").delay_reply(0.3)
+    with side.client(proxied.urls) as lf, lf.lock(name, wait=0) as grant:
+        late.wait_hit()
+        assert len(grant.nodes) == 2
+    masters.wait_free(name)
+    proxied.close()
 
 
 def test_who_waits_waits_until_new_servers_count(side: Side, start_masters: StartMasters, name: str) -> None:

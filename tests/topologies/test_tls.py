@@ -14,6 +14,7 @@ from kit.cable import Cable
 from kit.certificates import Authority, Certificate
 from kit.leaks import no_leaks
 from kit.servers import Server, free_port, wait_until
+from kit.small_shapes import SERVICE, OneSentinel
 from lockfast import Refused, Unreachable
 from lockfast.clock import now
 
@@ -272,6 +273,49 @@ def test_nobody_at_the_port_is_unreachable_as_ever(side: Side, papers: Papers) -
     for scheme in ("redis", "rediss"):
         with side.client(f"{scheme}://127.0.0.1:{free_port()}", timeout=0.3) as lf, pytest.raises(Unreachable):
             lf.lock("name").try_acquire()
+
+
+@pytest.mark.slow
+def test_sentinels_and_their_master_are_spoken_to_over_tls(side: Side, tls: Server, papers: Papers) -> None:
+    port = free_port()
+    settings = (
+        f"tls-port {port}",
+        f"tls-cert-file {papers.server.file}",
+        f"tls-key-file {papers.server.key}",
+        f"tls-ca-cert-file {papers.trusted.file}",
+        "tls-auth-clients no",
+        "tls-replication yes",  # so does it speak to the master
+    )
+    with OneSentinel(tls, tls.tls_port, settings) as sentinel:
+        url = f"sentinels://127.0.0.1:{port}/{SERVICE}?"
+        with side.client(url + trusting(papers)) as lf, lf.lock("name", lease=5) as grant:
+            grant.extend()
+            assert tls.command("EXISTS", "lockfast:{name}") == 1
+            listed: bytes = tls.command("CLIENT", "LIST")
+            (ours,) = {line.split(b"laddr=")[1].split()[0] for line in listed.splitlines() if b"name=lockfast" in line}
+            assert ours == f"127.0.0.1:{tls.tls_port}".encode()
+        told = refusal(side, f"{url}ssl_ca_certs={papers.other.file}")
+        assert told.code == "CERTIFICATE"
+        assert f":{port}" in str(told), "who shows it: a sentinel"
+        show(tls, papers.expired)
+        told = refusal(side, url + trusting(papers))
+        assert told.code == "CERTIFICATE"
+        assert "expired" in str(told)
+        told = refusal(side, f"sentinel://127.0.0.1:{port}/{SERVICE}")
+        assert "speaks TLS on this port (write sentinels://)" in str(told)
+        told = refusal(side, f"sentinels://127.0.0.1:{sentinel.port}/{SERVICE}?{trusting(papers)}")
+        assert "speaks without TLS on this port (name its TLS port, or write sentinel://)" in str(told)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_certificates_of_any_server_of_a_quorum_that_cannot_be_read_are_told_with_the_server(
+    side: Side, place: int
+) -> None:
+    urls = [f"redis://127.0.0.{number}:1" for number in (1, 2, 3)]
+    urls[place] = f"rediss://127.0.0.{place + 1}:1?ssl_ca_certs=/no/such/ca.pem"
+    with pytest.raises(ValueError, match=r"/no/such/ca\.pem") as caught:
+        side.client(urls)
+    assert f"rediss://127.0.0.{place + 1}:1/0: " in str(caught.value)
 
 
 def test_certificates_that_cannot_be_read_are_told_when_the_client_is_made(

@@ -7,6 +7,7 @@ starts.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from lockfast.cli.connect import connect, failure, given_url, parts_of
 from lockfast.cli.guard import Fuse, Guard
 from lockfast.cli.supervise import Interrupted, Signals, Supervisor
 from lockfast.cli.talk import BY_SIGNAL, USAGE, Failure, duration, moment, say
+from lockfast.clock import now
 from lockfast.errors import LockfastError, NotAcquired
 from lockfast.names import join
 
@@ -101,7 +103,7 @@ def _take(client: Lockfast, parts: tuple[str, ...], options: Namespace, signals:
     """The grant, or None when busy, which has then been said."""
     lock = client.lock(*parts, lease=options.lease, wait=options.wait, renew=False)
     if options.wait != 0 and not options.quiet and (options.verbose or talk.on_terminal()):
-        signal.signal(signal.SIGALRM, lambda *_: _spawn_notice(options))
+        signal.signal(signal.SIGALRM, lambda *_: _notice(client, options))
         signal.setitimer(signal.ITIMER_REAL, NOTICE_AFTER_S)
     try:
         grant = lock.acquire()
@@ -116,6 +118,17 @@ def _take(client: Lockfast, parts: tuple[str, ...], options: Namespace, signals:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return grant
+
+
+def _notice(client: Lockfast, options: Namespace) -> None:
+    """Say what is being waited for: servers of a majority that started lately; or somebody who holds it."""
+    fleet = client._driver.env.fleet
+    left_s = fleet.counts_at() - now() if fleet is not None else 0.0
+    if not 0 < left_s < math.inf:
+        _spawn_notice(options)
+        return
+    say(f"waiting until {options.name} can be held: too few servers count yet, in {duration(left_s)} enough will")
+    signal.setitimer(signal.ITIMER_REAL, left_s + NOTICE_AFTER_S)
 
 
 def _spawn_notice(options: Namespace) -> None:

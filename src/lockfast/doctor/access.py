@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def judge(facts: Facts) -> Iterator[Finding]:
     """Findings about rights."""
-    user, rights = facts.user or "USER", facts.rights
+    user, rights = facts.user or "default", facts.rights
     if rights is not None:
         commands = {command for command, words in rights.refused.items() if _object(words) == "command"}
         needed, pushes = commands & set(LOCKS), commands & set(PUSHES)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.doctor.asking import Asker, NotTold, lines, text
 from lockfast.doctor.catalogue import Finding, found
-from lockfast.doctor.facts import Unreached, unreached
+from lockfast.doctor.facts import Unreached, unreached, user_of
 from lockfast.doctor.findings import WITH_FLAGS, version_of
 from lockfast.errors import LockfastError
+from lockfast.flows import denials
 
 if TYPE_CHECKING:
     from lockfast.doctor.facts import Facts
@@ -43,6 +44,12 @@ class Cluster:
     state: dict[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
     refusal: str = ""
+    user: str = "default"
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether this account may not ask it, which says nothing about a cluster."""
+        return denials.is_denial(self.refusal)
 
     @property
     def primaries(self) -> list[Node]:
@@ -60,7 +67,7 @@ def examine(endpoint: Endpoint, *, timeout_s: float, by: float) -> Cluster | Unr
         if isinstance(reply, NotTold):
             if reply.silent:
                 return Unreached(endpoint.where, reply.words)
-            return Cluster(endpoint.where, refusal=reply.words)
+            return Cluster(endpoint.where, refusal=reply.words, user=user_of(endpoint, reply.words))
     read = [_node(line.split(), endpoint) for line in text(nodes).splitlines() if len(line.split()) >= 8]
     return Cluster(endpoint.where, lines(state), tuple(read))
 

@@ -16,6 +16,8 @@ from lockfast.clock import now
 from lockfast.doctor import rights
 from lockfast.doctor.asking import Asker, NotTold, lines, pairs, text
 from lockfast.errors import LockfastError, Refused
+from lockfast.flows import denials
+from lockfast.flows.introduction import mark_key
 
 if TYPE_CHECKING:
     from lockfast.doctor.rights import Rights
@@ -75,6 +77,7 @@ class Facts:
     time_s: float = 0.0  # the server's
     names: Names | None = None
     max_lease: str | None = None  # as a quorum stored it
+    mark: str = ""  # that a quorum left; see flows/introduction.py
     not_told: tuple[NotTold, ...] = ()
     silences: tuple[str, ...] = ()
 
@@ -161,7 +164,10 @@ def _ask(asker: Asker, prefix: str) -> Facts:
     if alone.role == "sentinel":
         return alone
     config = _settings(asker, not_told)
-    user = text(told("ACL", "WHOAMI"))
+    whoami = asker.ask("ACL", "WHOAMI")
+    if isinstance(whoami, NotTold):
+        not_told.append(whoami)
+    user = text(whoami) or user_of(endpoint, whoami.words if isinstance(whoami, NotTold) else "")
     trips_ms, offset_s, error_s, time_s = _measure(asker)
     tried = rights.trial(asker, prefix, user)
     for _ in range(TRIES_IN_CLUSTER):  # a name of this node's own tells more than one that it sends elsewhere
@@ -169,7 +175,7 @@ def _ask(asker: Asker, prefix: str) -> Facts:
             break
         tried = rights.trial(asker, prefix, user)
     found = _look(asker, prefix, time_s)
-    stored = asker.ask("GET", quorum_key(prefix))
+    stored, mark = asker.ask("GET", quorum_key(prefix)), asker.ask("GET", mark_key(prefix))
     return Facts(
         where=endpoint.where,
         transport=_transport(endpoint),
@@ -187,9 +193,15 @@ def _ask(asker: Asker, prefix: str) -> Facts:
         time_s=time_s,
         names=found,
         max_lease=text(stored) if isinstance(stored, bytes) else None,
+        mark=text(mark) if isinstance(mark, bytes) else "",
         not_told=tuple(not_told),
         silences=tuple(asker.silences),
     )
+
+
+def user_of(endpoint: Endpoint, words: str = "") -> str:
+    """The account that is connected, where it may not be asked for: as a refusal names it, or else the URL."""
+    return denials.user_of(words) or endpoint.username or "default"
 
 
 def quorum_key(prefix: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.catalogue import Finding, found
 from lockfast.doctor.facts import Facts, quorum_key
 from lockfast.doctor.findings import CLOCK_OFF_S, judge, judge_unreached
-from lockfast.flows.fleet import began_later
+from lockfast.flows.fleet import DEFAULT_MAX_LEASE_S
+from lockfast.flows.introduction import Introduction, began_later, lasts
 
 if TYPE_CHECKING:
     from lockfast.doctor.facts import Unreached
@@ -23,7 +25,8 @@ def judge_quorum(nodes: list[Facts | Unreached]) -> list[Finding]:
     findings = [] if len(there) > len(nodes) // 2 else [judge_unreached(node) for node in gone]
     for node in there:
         findings += judge(node, "quorum")
-    return [*findings, *_count(len(nodes), there, gone), *_independence(there), *_memory(there), *_clocks(there)]
+    findings += [*_count(len(nodes), there, gone), *_independence(there), *_memory(there)]
+    return [*findings, *_young(len(nodes), there), *_clocks(there)]
 
 
 def _count(size: int, there: list[Facts], gone: list[Unreached]) -> list[Finding]:
@@ -54,8 +57,11 @@ def _independence(there: list[Facts]) -> list[Finding]:
         for twice in by_id.values()
         if len(twice) > 1
     ]
-    untold = [node.where for node in there if "run_id" not in node.info]
-    findings += [found("quorum-node-untold", where, "INFO is not answered") for where in untold]
+    findings += [
+        found("quorum-node-untold", node.where, "INFO is not answered", user=node.user or "default")
+        for node in there
+        if "run_id" not in node.info
+    ]
     tied = [node for node in there if node.role == "replica" or node.in_cluster]
     for node in tied:
         what = "a replica" if node.role == "replica" else "a node of a cluster"
@@ -80,22 +86,42 @@ def _memory(there: list[Facts]) -> list[Finding]:
     if forgetful:
         seen = f"no append-only file with appendfsync always: {', '.join(node.where for node in forgetful)}"
         findings.append(found("quorum-forgets", WHERE, seen))
-    for node in there:
-        if _kept(node):
-            continue
-        up_s, max_lease_s = node.number("uptime_in_seconds"), max(longest.values(), default=0) / 1000
-        if up_s is not None and up_s < max_lease_s:
-            seen = f"up for {up_s} s, longest lease {max_lease_s:g} s"
-            findings.append(found("quorum-node-young", node.where, seen, left=round(max_lease_s - up_s)))
     return findings
 
 
+def _young(size: int, there: list[Facts]) -> list[Finding]:
+    """Nodes that are not counted yet, and whether too few are."""
+    texts = [node.max_lease or "" for node in there]
+    stored = [int(text) for text in texts if text.isascii() and text.isdigit()]
+    max_lease_ms = max(stored, default=round(DEFAULT_MAX_LEASE_S * 1000))
+    findings = []
+    left_s = []
+    for node in there:
+        up_s = node.number("uptime_in_seconds")
+        if up_s is None or "run_id" not in node.info:
+            continue
+        short_s = _introduced(node, up_s, max_lease_ms).short_s
+        left_s.append(short_s)
+        if short_s > 0:
+            seen = f"up for {up_s} s, longest lease {max_lease_ms / 1000:g} s"
+            findings.append(found("quorum-node-young", node.where, seen, left=ceil(short_s)))
+    majority, count = size // 2 + 1, len([short_s for short_s in left_s if short_s <= 0])
+    if count < majority <= len(left_s):
+        wait_s = ceil(sorted(left_s)[majority - 1])
+        seen = f"{count} of {size} nodes {'counts' if count == 1 else 'count'} now, {majority} are needed"
+        findings.append(found("quorum-not-yet", WHERE, f"{seen}; enough will in {wait_s} s", left=wait_s))
+    return findings
+
+
+def _introduced(node: Facts, up_s: int, max_lease_ms: int) -> Introduction:
+    """The node as a client of the quorum would hear of it."""
+    is_whole = _keeps(node) and not began_later(node.info)
+    time_us, key = round(node.time_s * 1e6), quorum_key(node.prefix)
+    return Introduction(node.info["run_id"], up_s, _keeps(node), is_whole, time_us, max_lease_ms, key, node.mark)
+
+
 def _keeps(node: Facts) -> bool:
-    return node.info.get("aof_enabled") == "1" and node.config.get("appendfsync") == "always"
-
-
-def _kept(node: Facts) -> bool:
-    return _keeps(node) and not began_later(node.info)
+    return lasts(node.info, node.config.get("appendfsync", ""))
 
 
 def _clocks(there: list[Facts]) -> list[Finding]:

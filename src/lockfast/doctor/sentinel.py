@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from lockfast.doctor.asking import Asker, NotTold, pairs
 from lockfast.doctor.catalogue import Finding, found
-from lockfast.doctor.facts import Unreached, unreached
+from lockfast.doctor.facts import Unreached, unreached, user_of
 from lockfast.doctor.findings import judge_unreached
 from lockfast.errors import LockfastError
+from lockfast.flows import denials
 
 if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
@@ -26,6 +27,7 @@ class Sentinel:
     primary: dict[str, str] = field(default_factory=dict)
     refusal: str = ""
     quorum_words: str = ""  # of SENTINEL CKQUORUM, when it is not content
+    user: str = "default"
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -48,7 +50,7 @@ def examine(endpoint: Endpoint, *, service: str, timeout_s: float, by: float) ->
     if isinstance(primary, NotTold):
         if primary.silent:
             return Unreached(endpoint.where, primary.words)
-        return Sentinel(endpoint.where, refusal=primary.words)
+        return Sentinel(endpoint.where, refusal=primary.words, user=user_of(endpoint, primary.words))
     unmet = quorum.words if isinstance(quorum, NotTold) and not quorum.silent else ""
     return Sentinel(endpoint.where, pairs(primary), quorum_words=unmet)
 
@@ -70,9 +72,15 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
     if gone:
         seen = "; ".join(one.words for one in gone)
         findings.append(found("sentinel-lost", where, f"{len(gone)} of {len(sentinels)}: {seen}"))
-    findings += [
-        found("sentinel-service-unknown", one.where, f"{service!r}: {one.refusal}") for one in there if one.refusal
-    ]
+    for one in there:
+        if "unknown command" in one.refusal.lower():
+            findings.append(found("sentinel-not-one", one.where, "this is a server, and no Sentinel", plain=one.where))
+        elif denials.is_denial(one.refusal):
+            rules = denials.missing(one.refusal, "", "") or "+sentinel"
+            seen = f"SENTINEL MASTER: {one.refusal}"
+            findings.append(found("sentinel-untold", one.where, seen, user=one.user, rules=rules))
+        elif one.refusal:
+            findings.append(found("sentinel-service-unknown", one.where, f"{service!r}: {one.refusal}"))
     knowing = [one for one in there if one.address]
     if not knowing:
         return findings

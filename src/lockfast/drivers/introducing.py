@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.dialect import knows_no_flags, plain_text
-from lockfast.flows.fleet import greeting, read_greeting
+from lockfast.flows.introduction import greeting, marking, read_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -40,6 +40,12 @@ def introducing(fleet: Fleet, place: int, prefix: str, endpoint: Endpoint) -> Ge
             yield b"".join([wire.pack((*command[:2], plain_text(str(command[2])))) for command in old]), len(old)
         if old or not isinstance(replies[-1], wire.ReplyError):
             endpoint.plain = bool(old)
+        mark = told.new_mark
+        if told.max_lease_ms and mark is not None:
+            (reply,) = yield wire.pack(marking(prefix, mark)), 1
+            failure = refused(reply)
+            if failure is not None and not mark:
+                raise failure  # without a mark it only waits for longer; one that is wrong must not stay
         if fleet.introduce(place, told, sent, heard):
             return
         while fleet.offer_ms == offer_ms:

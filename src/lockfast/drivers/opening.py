@@ -38,8 +38,15 @@ class Given:
             raise ValueError("max_lease and node_timeout are for a majority of several servers: name more than one")
         self.max_lease_s = None if max_lease is None else specs.max_lease_seconds(max_lease)
         self.node_timeout_s = 0.0
-        for endpoint in topology.nodes if isinstance(topology, topologies.Quorum) else (topology,):
-            endpoint.tls_context()  # certificates that cannot be read are a mistake of the caller, and told at once
+        # Certificates that cannot be read are a mistake of the caller, and told at once.
+        if isinstance(topology, topologies.Quorum):
+            for endpoint in topology.nodes:
+                try:
+                    endpoint.tls_context()
+                except ValueError as error:
+                    raise ValueError(f"{endpoint.where}: {error}") from error
+        else:
+            topology.tls_context()
         if isinstance(topology, topologies.Quorum):
             self.node_timeout_s = specs.node_timeout_seconds(node_timeout, topology.is_local, self.timeout_s)
 

@@ -12,6 +12,7 @@ from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.introducing import introducing
 from lockfast.drivers.link import Link, connect
+from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S
 from lockfast.drivers.quorum_replies import Heard, Trip
 from lockfast.drivers.wire import evalsha
@@ -96,20 +97,24 @@ class QuorumAsyncio(Asyncio):
                 cancelled = cancelled or not isinstance(struck, Exception)
 
     async def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
-        """Look at every server that answers. Raises Unreachable when these are no majority: others may know more."""
-        found: list[R] = []
-        failure: LockfastError | None = None
-        for endpoint in self._servers.nodes:
-            reader = Asyncio(endpoint, self.env.timeout_s, self.prefix, None)
+        """Look at every server that answers, all at once. Raises Unreachable or Refused when these are no majority."""
+        if self.closed:
+            raise Misused("this client is closed")
+        looks: Looks[R] = Looks(self._servers.nodes)
+
+        async def look_at(place: int) -> None:
+            reader = Asyncio(self._servers.nodes[place], self.env.timeout_s, self.prefix, None)
             try:
-                found.append(await reader.run(make(reader.env)))
-            except Unreachable as error:
-                failure = failure or error
+                looks.found(place, await reader.run(make(reader.env)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
+                looks.failed(place, error)
             finally:
                 await reader.close()
-        if failure is not None and len(found) < self.fleet.majority:
-            raise failure
-        return found
+
+        async with asyncio.TaskGroup() as group:  # who is cancelled ends them, and their connections
+            for place in range(len(self._servers.nodes)):
+                group.create_task(look_at(place), name="lockfast-look")
+        return looks.judge()
 
     async def _perform(self, effect: Effect) -> Any:
         if type(effect) is Scatter:

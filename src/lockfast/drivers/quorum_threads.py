@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
@@ -13,6 +14,7 @@ from lockfast.drivers import wire
 from lockfast.drivers.connection import connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.introducing import introducing
+from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S, Lane, Line
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
@@ -77,20 +79,30 @@ class QuorumThreads(Threads):
         self._run_soon(ending.release(hold, self.keeper, self.env))
 
     def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
-        """Look at every server that answers. Raises Unreachable when these are no majority: others may know more."""
-        found: list[R] = []
-        failure: LockfastError | None = None
-        for endpoint in self._servers.nodes:
-            reader = Threads(endpoint, self.env.timeout_s, self.prefix, None)
+        """Look at every server that answers, all at once. Raises Unreachable or Refused when these are no majority."""
+        if self.closed:
+            raise Misused("this client is closed")
+        looks: Looks[R] = Looks(self._servers.nodes)
+        changed = threading.Condition()
+
+        def look_at(place: int) -> None:
+            reader = Threads(self._servers.nodes[place], self.env.timeout_s, self.prefix, None)
+            told: Callable[[], None]
             try:
-                found.append(reader.run(make(reader.env)))
-            except Unreachable as error:
-                failure = failure or error
+                told = partial(looks.found, place, reader.run(make(reader.env)))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the caller hears of it
+                told = partial(looks.failed, place, error)
             finally:
                 reader.close()
-        if failure is not None and len(found) < self.fleet.majority:
-            raise failure
-        return found
+            with changed:
+                told()
+                changed.notify_all()
+
+        for place in range(len(self._servers.nodes)):
+            self._beside(look_at, place)
+        with changed:
+            changed.wait_for(lambda: not looks.missing)  # each ends in time by itself
+        return looks.judge()
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end: see Threads. What has come since is heard first, wherever nobody is reading.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lockfast.clock import now
 from lockfast.drivers.connection import connect
+from lockfast.drivers.diagnosis import explain_silence
 from lockfast.drivers.wire import ReplyError, failure, pack
 from lockfast.errors import LockfastError, Refused, Unreachable
 
@@ -60,6 +61,7 @@ class Scout:
         self._all = endpoint.sentinels
         self._sentinels = list(endpoint.sentinels)  # the one that answered last is the first
         self._service = endpoint.service
+        self._db = endpoint.db
         self._where = endpoint.where
         self._last: Answer | None = None
         self._mutex = threading.Lock()  # guards all that changes; never held during I/O
@@ -85,6 +87,11 @@ class Scout:
             with self._mutex:
                 self._last = newest
             return newest.address
+        if not heard and self._sentinels[0].tls is not None and now() < by:
+            # There is too little time for a handshake to find out by itself that nobody shakes hands there.
+            plain = explain_silence(self._sentinels[0])
+            if plain is not None:
+                failures = [_as_of_sentinels(plain)]
         words = "; ".join(str(reason) for reason in failures)
         if failures and not heard and all(isinstance(reason, Refused) for reason in failures):
             code = failures[0].code if isinstance(failures[0], Refused) else ""
@@ -93,7 +100,10 @@ class Scout:
         raise Unreachable(f"no sentinel of {self._where} tells the master{old}: {words}", sent=False)
 
     def _ask(self, sentinel: Endpoint, by: float) -> Answer:
-        connection = connect(sentinel, "", by)
+        try:
+            connection = connect(sentinel, "", by)
+        except Refused as refusal:
+            raise _as_of_sentinels(refusal) from refusal
         where = connection.where
         try:
             asked = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service), ("SENTINEL", "MASTER", self._service)]
@@ -104,6 +114,13 @@ class Scout:
         finally:
             connection.close()
         if isinstance(address, ReplyError):
+            if "unknown command" in str(address):
+                plain = f"{where.rpartition('/')[0]}/{self._db}"
+                raise Refused(
+                    f"{where} is no sentinel but a server: name the sentinels (most often at port 26379), or write "
+                    f"{plain} for this server alone",
+                    code="SENTINEL",
+                )
             raise failure(address, where)
         if address is None:
             raise Refused(f"{where} knows no master named {self._service!r}: check the URL", code="SERVICE")
@@ -157,6 +174,12 @@ class Scout:
             for connection in watched:
                 if connection is not None and connection.address != master:
                     connection.cut()
+
+
+def _as_of_sentinels(refusal: Refused) -> Refused:
+    """The same, with the URL that it tells to write as those of sentinels begin."""
+    words = str(refusal).replace("write rediss://", "write sentinels://").replace("write redis://", "write sentinel://")
+    return Refused(words, code=refusal.code)
 
 
 def _is_open(connection: Watched | None) -> bool:

@@ -213,6 +213,6 @@ def failure(reply: Exception, where: str, bound: Bound | None = None, moves: boo
         if hint is not None:
             code = "NOPERM"
         else:
-            hint = rights.not_offered(words)
+            hint = rights.not_offered(words, where)
             words = words.partition(", with args")[0]
     return Refused(f"{where} refuses: {words}" + (f" ({hint})" if hint else ""), code=code)

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
-from lockfast.flows.scripts import ADMIT, LEAVE, VOTE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from lockfast.flows.effects import Env
+    from lockfast.flows.introduction import Introduction
 
 MAX_LEAD_US = 500_000  # how far a proposal may be ahead of the server's clock
-COARSE_S = 1.0  # an uptime is the difference of two whole seconds: it may say that much too much
 ASKS_AGAIN_S = 0.005  # how often one that has no max_lease stored looks whether the others have told it
 NOT_AGREED = "it has no max_lease stored, and too few others answer to know whether that is so everywhere"
 PROBE_S = 0.5  # how often one that did not answer is looked at
+DOUBTS_S = 1.0  # how long it is believed that the servers cannot work together
 RATE = 1.01  # how much faster than ours a server's clock may be
 CONTENDED_S = 5.0  # how long a name counts as contended after it was
 MAX_CONTENDED = 10_000
@@ -42,6 +40,7 @@ class Node:
         "probing",
         "refusal",
         "run_id",
+        "runs",
         "where",
         "why_down",
     )
@@ -50,6 +49,7 @@ class Node:
         self.where = where
         self.env = env  # what the waiting at this server needs: whether its pushes are heard
         self.run_id = ""
+        self.runs: set[str] = set()  # all that were heard of: connections to an earlier one may still be open
         self.why_down = ""  # empty: it answers, as far as is known
         self.refusal = ""  # the code by which it refuses this client, while it is down
         self.asked_at = inf  # since when it owes an answer
@@ -97,7 +97,9 @@ class Fleet:
         self._is_agreed = False  # whether a server has told what it is
         self._blank: set[int] = set()  # servers that have none stored
         self.closing = False  # nobody is let in any more
-        self._trouble: LockfastError | None = None
+        self._troubles: dict[int, tuple[str, str]] = {}  # servers that keep all from working: words, and a code
+        self._in_doubt: set[int] = set()  # those that are asked anew, as that may have been mended
+        self._doubts_at = inf  # when to ask anew
         self._contended: dict[str, float] = {}
         self._order = sorted(range(len(nodes)), key=lambda place: nodes[place].where)  # the same for every client
 
@@ -118,40 +120,46 @@ class Fleet:
     def introduce(self, place: int, told: Introduction, sent: float, heard: float) -> bool:
         """A server has introduced itself on a new connection, by commands sent at `sent` and answered at `heard`.
 
-        False: it has no max_lease stored, and is to be asked again once there is one to offer. Raises nothing: what is
-        wrong with the whole of them is told to whoever wants a hold.
+        False: it has no max_lease stored, and is to be asked again once there is one to offer. Raises Refused if all
+        of them cannot work with this one; whoever wants a hold is told as well. The connection must not be used then.
         """
         node = self.nodes[place]
         if not told.max_lease_ms:
             self._blank.add(place)
             return False
+        self._in_doubt.discard(place)
+        trouble = self._trouble_with(node, told)
+        if trouble is not None:
+            self._troubles[place] = trouble
+            self._doubts_at = heard + DOUBTS_S
+            raise Refused(trouble[0], code=trouble[1])
+        self._troubles.pop(place, None)
         self._hear(place, node, told, sent, heard)
         return True
 
-    def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float) -> None:
+    def _trouble_with(self, node: Node, told: Introduction) -> tuple[str, str] | None:
         for other in self.nodes:
-            if other is not node and other.run_id == told.run_id:
-                self._trouble = Refused(
-                    f"{other.where} and {node.where} are one and the same server: it would vote twice", code="SAME"
-                )
-                return
-        if told.max_lease_ms != self.max_lease_ms:
-            if self._is_chosen or self._is_agreed:
-                self._trouble = Refused(
-                    f"{node.where} keeps max_lease={told.max_lease_ms / 1000:g} for this quorum, this client has "
-                    f"{self.max_lease_s:g}: name the same everywhere (to change it, stop all clients for that long, "
-                    f"then delete the key {told.key} on every server)",
-                    code="MAXLEASE",
-                )
-                return
-            self.max_lease_s = told.max_lease_ms / 1000
+            if other is not node and told.run_id in other.runs:
+                return f"{other.where} and {node.where} are one and the same server: it would vote twice", "SAME"
+        if told.max_lease_ms != self.max_lease_ms and (self._is_chosen or self._is_agreed):
+            words = (
+                f"{node.where} keeps max_lease={told.max_lease_ms / 1000:g} for this quorum, this client has "
+                f"{self.max_lease_s:g}: name the same everywhere (to change it, stop all clients for that long, "
+                f"then delete the key {told.key} on every server)"
+            )
+            return words, "MAXLEASE"
+        return None
+
+    def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float) -> None:
+        self.max_lease_s = told.max_lease_ms / 1000
         self._is_agreed = True
         self._blank.discard(place)
         if node.run_id != told.run_id:
             node.run_id = told.run_id
-            short_s = self.max_lease_s + COARSE_S - told.uptime_s
+            node.runs.add(told.run_id)
+            short_s = told.short_s
             # From when it was heard: it had been up for that long by then, and no longer when it was asked.
-            node.counts_at = -inf if told.keeps or short_s <= 0 else heard + short_s * RATE
+            node.counts_at = -inf if short_s <= 0 else heard + short_s * RATE
         node.told_time(told.server_us, sent, heard)
         node.answered()
 
@@ -159,17 +167,48 @@ class Fleet:
         """Raise what keeps this quorum from working, or this lease from being asked for."""
         if self.closing:
             raise Misused("this client was closed while an acquire was waiting")
-        if self._trouble is not None:
-            raise self._trouble
+        if self._troubles:
+            for words, code in list(self._troubles.values()):
+                raise Refused(words, code=code)
         if lease_ms > self.max_lease_ms:
             raise ValueError(
                 f"lease and grace are {lease_ms / 1000:g} s together, max_lease of this quorum is {self.max_lease_s:g}"
             )
 
+    def doubts(self, moment: float) -> bool:
+        """Whether to ask anew for what keeps this quorum from working: it was heard of a while ago.
+
+        Then servers are looked at (`to_probe`), until none is `in_doubt`.
+        """
+        if not self._troubles or moment < self._doubts_at:
+            return False
+        self._doubts_at = moment + DOUBTS_S
+        self._in_doubt = set(self._troubles)
+        if not self._is_chosen and any(code == "MAXLEASE" for _, code in list(self._troubles.values())):
+            # The one that was taken over may have been the wrong one.
+            self._in_doubt, self._is_agreed = set(range(len(self.nodes))), False
+        for place in list(self._in_doubt):  # threads hear while this one looks
+            self.nodes[place].looked_at = -inf
+        return True
+
+    @property
+    def in_doubt(self) -> bool:
+        return bool(self._in_doubt)
+
+    def doubt_no_more(self) -> None:
+        """Who has not answered by now is known to be down, and no trouble by itself."""
+        for place in list(self._in_doubt):
+            self._troubles.pop(place, None)
+        self._in_doubt = set()
+
     def counts_at(self) -> float:
         """From when a majority of those that answer may be counted; inf when too few answer."""
         times = sorted(node.counts_at for node in self.nodes if node.run_id and not node.why_down)
         return times[self.majority - 1] if len(times) >= self.majority else inf
+
+    def meets(self) -> bool:
+        """Whether a server has not introduced itself yet, and is not known to be down either."""
+        return any(not node.run_id and not node.why_down for node in self.nodes)
 
     def is_cut_off(self) -> bool:
         """Whether too many are known to be down for a majority."""
@@ -195,7 +234,7 @@ class Fleet:
             place
             for place, node in enumerate(self.nodes)
             if not node.probing
-            and (node.why_down or node.asked_at <= latest or not node.run_id)
+            and (node.why_down or node.asked_at <= latest or not node.run_id or place in self._in_doubt)
             and node.looked_at <= moment - PROBE_S
         ]
 
@@ -239,8 +278,8 @@ class Fleet:
             elif not words and node.counts_at > moment:
                 words = (
                     f"started less than max_lease ({self.max_lease_s:g} s) ago, cannot show that it kept its memory, "
-                    f"and is not counted for another {node.counts_at - moment:.1f} s (appendonly yes with "
-                    "appendfsync always, from its start on, lets it count at once)"
+                    f"and is not counted for another {node.counts_at - moment:.1f} s (with appendonly yes and "
+                    "appendfsync always it counts at once when it restarts)"
                 )
             elif not words and isinstance(heard.get(place), BaseException):
                 words = str(heard[place])
@@ -257,91 +296,3 @@ class Fleet:
         """By which codes servers refuse this client, if too few are left for a majority: it cannot help to wait."""
         codes = [node.refusal for node in self.nodes if node.refusal]
         return codes if len(self.nodes) - len(codes) < self.majority else []
-
-
-class Introduction:
-    """What a server says of itself."""
-
-    __slots__ = ("keeps", "key", "max_lease_ms", "run_id", "server_us", "uptime_s")
-
-    def __init__(self, run_id: str, uptime_s: int, keeps: bool, server_us: int, max_lease_ms: int, key: str) -> None:
-        self.run_id = run_id
-        self.uptime_s = uptime_s
-        self.keeps = keeps  # whether a restart loses nothing that it has answered
-        self.server_us = server_us
-        self.max_lease_ms = max_lease_ms  # 0: none is stored
-        self.key = key
-
-
-Words = tuple[str | int, ...]
-
-
-def greeting(prefix: str, offer_ms: int) -> list[Words]:
-    """The commands that a server introduces itself by. offer_ms: the max_lease to store if it has none; 0: none."""
-    key = f"{prefix}:quorum"
-    return [
-        ("INFO", "server"),
-        ("INFO", "persistence"),
-        ("CONFIG", "GET", "appendfsync"),
-        ("SET", key, offer_ms, "NX") if offer_ms else ("EXISTS", key),
-        ("GET", key),
-        ("TIME",),
-        # A server that knows the scripts runs a request whoever reads its reply: a `leave` that nobody waits for, too.
-        *[("SCRIPT", "LOAD", script.text) for script in (VOTE, LEAVE, ADMIT)],
-    ]
-
-
-def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], LockfastError | None]) -> Introduction:
-    """What the replies to `greeting` say. Raises the refusal of what cannot be done without.
-
-    refused: the error that an error reply means; None for any other reply.
-    """
-    server, persistence, fsync, stored, kept, time = replies[:6]  # the scripts can be sent with a request as well
-    about = {} if refused(server) else _facts(server)
-    if about.get("redis_mode", about.get("server_mode", "standalone")) != "standalone":  # Redis, Valkey
-        raise Refused("it is part of a cluster, or a sentinel: a quorum is of independent servers", code="CLUSTER")
-    for reply in (server, persistence, stored, kept, time):
-        failure = refused(reply)
-        if failure is not None:
-            raise failure
-    facts = _facts(server) | _facts(persistence)
-    keeps = (
-        facts.get("aof_enabled") == "1"
-        and not began_later(facts)
-        and facts.get("aof_last_write_status", "ok") == "ok"
-        and refused(fsync) is None  # who may not ask cannot know
-        and _texts(fsync)[-1:] == ["always"]
-    )
-    try:
-        return Introduction(
-            facts["run_id"],
-            int(facts["uptime_in_seconds"]),
-            keeps,
-            int(time[0]) * 1_000_000 + int(time[1]),
-            int(kept or 0),
-            f"{prefix}:quorum",
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise Refused(f"it does not say what a quorum needs to know: {error!r}", code="INFO") from error
-
-
-def began_later(facts: Mapping[str, str]) -> bool:
-    """Whether the append-only file may have been switched on since the start: that always writes it anew.
-
-    Then it says nothing of what the server had known before it restarted. A file that has grown is written anew as
-    well; that cannot be told apart, and only matters to a server that has just been started.
-    """
-    return (
-        facts.get("aof_last_rewrite_time_sec", "-1") != "-1"
-        or facts.get("aof_rewrite_in_progress", "0") != "0"
-        or facts.get("aof_rewrite_scheduled", "0") != "0"
-    )
-
-
-def _facts(info: Any) -> dict[str, str]:
-    lines = (info.decode() if isinstance(info, bytes) else str(info)).splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def _texts(reply: Any) -> list[str]:
-    return [word.decode() if isinstance(word, bytes) else str(word) for word in reply or []]

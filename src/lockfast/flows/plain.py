@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from lockfast.errors import LockfastError, Refused, Unreachable
+from lockfast.flows import denials
 from lockfast.flows.effects import Sleep
 
 R = TypeVar("R")
@@ -143,8 +144,15 @@ def checked(reply: Any) -> Any:
         raise reply
     if isinstance(reply, Exception):
         words = str(reply)
-        raise Refused(f"the server refuses: {words}", code=words.partition(" ")[0])
+        raise Refused(f"the server refuses: {words}{step_after(words)}", code=words.partition(" ")[0])
     return reply
+
+
+def step_after(words: str) -> str:
+    """What to do about a refusal, in brackets; "" when there is nothing to say."""
+    if not denials.is_denial(words):
+        return ""
+    return f" ({denials.next_step(words, '~KEY for each key that you use', '&CHANNEL')})"
 
 
 def gone(where: str) -> Unreachable:

@@ -67,6 +67,8 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
 def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow[Held]:
     ask = votes.ask
     name = ask.name.shown
+    if fleet.doubts(env.now()):
+        yield from _look_again(env, fleet)
     patience = _Patience(name, wait_s, env, fleet)
     everywhere = list(range(len(fleet.nodes)))
     door = -1
@@ -138,6 +140,15 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             yield Sleep(max(0.0, min(pause_s * (0.5 + env.jitter()), patience.ends_at - env.now())))
 
 
+def _look_again(env: Env, fleet: Fleet) -> Flow[None]:
+    """Ask anew whether the servers can work together: they may have been mended."""
+    by = env.now() + max(fleet.node_timeout_s, env.attempt_s / 2)
+    while fleet.in_doubt and env.now() < by:
+        yield _LOOK
+        yield Sleep(SHORTEST_PAUSE_S * 4)
+    fleet.doubt_no_more()
+
+
 class _Patience:
     """How long an acquire goes on when too few servers can agree to anything."""
 
@@ -163,6 +174,9 @@ class _Patience:
             raise next(iter(refusals.values()))
         if fleet.refusals():
             raise self._too_few(votes)
+        if self._wait_s == 0:  # then one that is about to introduce itself is all that there is to wait for
+            while env.now() < fleet.counts_at() < inf and fleet.meets() and env.now() < self._started + env.attempt_s:
+                yield Sleep(SHORTEST_PAUSE_S * 4)
         moment = env.now()
         counts_at = fleet.counts_at()
         if moment < counts_at < inf and (self.failures == 1 or self._wait_s != 0):
@@ -172,7 +186,7 @@ class _Patience:
                     raise self._too_few(votes)
                 yield Sleep(min(counts_at, self.ends_at, moment + PROBE_S) - moment)
                 fleet.check(0)
-                yield Scatter([], lambda _: [], moment, _nothing, lambda: True)  # look after those that are down
+                yield _LOOK
                 moment, counts_at = env.now(), fleet.counts_at()
             self._heard_at, self.failures = moment, 0
             return
@@ -189,6 +203,9 @@ class _Patience:
 
 def _nothing(_index: int, _reply: object) -> None:
     """Nobody was asked."""
+
+
+_LOOK = Scatter([], lambda _: [], 0.0, _nothing, lambda: True)  # drivers look after those that are down
 
 
 def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[bool]:

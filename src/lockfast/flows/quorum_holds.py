@@ -135,6 +135,8 @@ class _Renewal:
         if votes.is_wanted:
             hold.revoke()
         if self._said_yes() >= self._fleet.majority:
+            if hold.is_failing:
+                hold.renewal_worked()
             return True
         hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.heard(), self.sent))
         return False

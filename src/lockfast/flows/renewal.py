@@ -117,5 +117,7 @@ def settle(hold: Hold, sent: float, code: int, ms: int) -> None:
         hold.lose(GONE)
         return
     hold.renewed(deadline_of(sent, min(ms - hold.ask.grace_ms, hold.lease_ms)))
+    if hold.is_failing:
+        hold.renewal_worked()
     if code == WANTED:
         hold.revoke()

@@ -27,7 +27,7 @@ from lockfast.errors import (
 )
 from lockfast.flows.attempt import Attempt, raise_if_passing
 from lockfast.flows.effects import Sleep
-from lockfast.flows.plain import Do, Pipeline, checked
+from lockfast.flows.plain import Do, Pipeline, checked, step_after
 from lockfast.transactions import Outcome
 
 if TYPE_CHECKING:
@@ -189,8 +189,9 @@ def _commit(writes: list[Words], state: _State, env: Env) -> Flow[tuple[Any, ...
             raise_if_passing(reason)
         except Unreachable as passing:
             return passing
-        code = str(reason).partition(" ")[0]
-        raise Refused(f"the server refuses {words[0]!r}, nothing was written: {reason}", code=code)
+        step = step_after(str(reason))
+        code = "NOPERM" if step else str(reason).partition(" ")[0]
+        raise Refused(f"the server refuses {words[0]!r}, nothing was written: {reason}{step}", code=code)
     if executed is None:
         state.conflicts += 1
         state.failures = 0

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from lockfast.drivers import wire
 from lockfast.errors import LockfastError, Unreachable
 from lockfast.flows.effects import Env
-from lockfast.flows.fleet import PROBE_S, Fleet, greeting, read_greeting
+from lockfast.flows.fleet import PROBE_S, Fleet
 from lockfast.flows.fleet import Node as Member
+from lockfast.flows.introduction import greeting, marking, read_greeting
 from lockfast.flows.scripts import LEAVE
 from lockfast.sim.hub import Hub
 from lockfast.sim.lines import by_sha, by_text
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.flows.effects import Call, Scatter
+    from lockfast.flows.introduction import Words
     from lockfast.sim.client import Client
     from lockfast.sim.driving import Frame
     from lockfast.sim.tasks import Steps
@@ -161,20 +163,24 @@ class Quorum:
         by = client.shown() + max(client.env.attempt_s, fleet.node_timeout_s)
         connection = yield from self._connect(place, by)
         sent = client.now()
-        commands = greeting(self._prefix, fleet.max_lease_ms)
-        answers = connection.send([(words, None) for words in commands])
-        if not (yield from until(answers[-1], by, tick=True)):
-            connection.close()
-            raise Unreachable(f"{connection.where} does not answer")
-        replies = [answer.result() for answer in answers]
+        replies = yield from self._answers(connection, greeting(self._prefix, fleet.max_lease_ms), by)
         told = read_greeting(self._prefix, replies, lambda reply: _refusal(reply, connection.where))
         heard = client.now()
+        if told.new_mark is not None:
+            yield from self._answers(connection, [marking(self._prefix, told.new_mark)], by)
         if told.run_id != fleet.nodes[place].run_id:
             self.known[place].clear()
         fleet.introduce(place, told, sent, heard)
         client.env.connected = True
         self._greeted_at[place] = heard
         return connection
+
+    def _answers(self, connection: Connection, commands: list[Words], by: float) -> Steps[list[Any]]:
+        answers = connection.send([(words, None) for words in commands])
+        if not (yield from until(answers[-1], by, tick=True)):
+            connection.close()
+            raise Unreachable(f"{connection.where} does not answer")
+        return [answer.result() for answer in answers]
 
     def _open(self, lane: Lane, place: int) -> Steps[None]:
         try:

@@ -12,6 +12,8 @@ from lockfast import check
 from lockfast.check.endings import PLACE_S
 from lockfast.check.history import Event
 from lockfast.check.verdicts import OK, unknown, violated
+from lockfast.flows.introduction import mark_key
+from lockfast.sim.client import PREFIX
 from lockfast.sim.clocks import Clock
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ def add_server(world: World, plan: ServerPlan) -> Node:
     node = world.add_server(plan.name, Clock(plan.skew_s, plan.rate))
     node.server.keeps = plan.keeps
     node.server.begin(node.server.run_id, plan.up_s)
+    if plan.keeps:  # as it comes back from an earlier run, which counted
+        node.server.store.put(mark_key(PREFIX).encode(), b"earlier 0")
     node.history = []
 
     def record(what: str, **about: Any) -> None:

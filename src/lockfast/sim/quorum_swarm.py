@@ -1,9 +1,10 @@
 """Which world a seed stands for where a majority of servers decides: as sim/swarm.py, with several servers.
 
-What is drawn here and not there: servers that keep their memory through a restart and servers that do not, their
-clocks apart by up to hours, cuts between one client and one server. Left out is what a quorum does not promise to
-survive: a fence may fail to grow when a server that voted for it forgot it, and either the clocks of the servers are
-apart by about max_lease, or one was set back; so worlds have either such clocks, or servers that forget.
+What is drawn here and not there: servers that keep their memory through a restart, unless their disk is lost, and
+servers that do not, their clocks apart by up to hours, cuts between one client and one server. Left out is what a
+quorum does not promise to survive: a fence may fail to grow when a server that voted for it forgot it, and either the
+clocks of the servers are apart by about max_lease, or one was set back; so worlds have either such clocks, or servers
+that forget.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ def plan(seed: int, choices: Mapping[str, Any]) -> Plan:
     servers = tuple(_server(rng, options, f"s{number}") for number in range(1, options.servers + 1))
     clients = tuple(swarm.client(rng, options, chr(ord("a") + number)) for number in range(options.clients))
     clients = tuple(_bounded(client, options.max_lease_s) for client in clients)
-    keeping = {server.name for server in servers if server.keeps}
-    drawn = (_fault(rng, options) for _ in range(options.faults)) if options.kinds else ()
-    faults = tuple(_kept(fault) if fault.who in keeping else fault for fault in drawn)
+    faults = tuple(_fault(rng, options) for _ in range(options.faults)) if options.kinds else ()
     return Plan(seed, options, 1.0, 0.0, clients, faults, servers)
 
 
@@ -101,13 +100,6 @@ def _fault(rng: Random, options: Options) -> Fault:
     if kind in OF_LINKS or kind == "freeze":
         length_s = min(length_s, options.safety_s - at)
     return Fault(kind, who, at=at, length_s=min(length_s, 2.0) if kind == "clock back" else length_s)
-
-
-def _kept(fault: Fault) -> Fault:
-    """A server that keeps its memory does not forget."""
-    if fault.kind in FORGETTING:
-        return replace(fault, kind="restart" if fault.kind == "forget" else "power cut")
-    return fault
 
 
 def _bounded(client: swarm.ClientPlan, max_lease_s: float) -> swarm.ClientPlan:
