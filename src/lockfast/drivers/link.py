@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
 
-MOST_READ = 16384  # bytes at once
+MOST_READ = 65536  # bytes at once
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
 LINGER_S = 60.0  # how long a retired link waits for the replies that it is owed
 

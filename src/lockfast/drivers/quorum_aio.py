@@ -151,12 +151,15 @@ class QuorumAsyncio(Asyncio):
         moment = now()
         trip = Trip(self._loop or asyncio.get_running_loop(), effect, moment + self.env.timeout_s, self._bring_to)
         lines, nodes = self._placed, self.fleet.nodes
-        # What several tasks send is written together; whoever is alone need not wait for others.
-        is_alone = not self._waiting
         packed: dict[Call, bytes] = {}  # most often all servers are asked the same
-        for index, (place, call) in enumerate(effect.make(lines)):
+        requests = effect.make(lines)
+        # What several tasks send is written together, and what is for one server; who is alone need not wait for that.
+        is_alone = not self._waiting and len(requests) <= len(effect.places)
+        trip.missing = len(requests)
+        for index, (place, call) in enumerate(requests):
             link, node = lines[place], nodes[place]
             if link is None:
+                trip.missing -= 1
                 effect.hear(index, Unreachable("there is no connection to it", sent=False))
                 if effect.behind:
                     self._bring_to(place, call)
@@ -164,8 +167,9 @@ class QuorumAsyncio(Asyncio):
             data = packed.get(call)
             if data is None:
                 data = packed[call] = evalsha(call.bound, call.args)
-            heard = Heard(trip, index, call, link, node)
-            trip.missing += 1
+            heard = Heard()
+            heard.trip, heard.index, heard.call = trip, index, call
+            heard.link, heard.node, heard.is_done = link, node, False
             if moment < node.asked_at:
                 node.asked_at = moment
             try:
@@ -338,5 +342,8 @@ class QuorumAsyncio(Asyncio):
             for line, node in zip(self._placed, self.fleet.nodes, strict=True)
         ):
             await asyncio.sleep(0.002)
+
+    async def close(self) -> None:
+        await super().close()
         if self._alarm is not None:
             self._alarm.cancel()

@@ -136,8 +136,8 @@ class Lane:
 
     def __init__(self, count: int, node_timeout_s: float) -> None:
         self._node_timeout_s = node_timeout_s
-        self.is_suspect = False  # whoever had it was interrupted: a line may be torn
-        self.looks_at = -inf  # nothing that was asked can have been silent for half of a node's time-out before that
+        self.is_suspect = False  # a line may be torn: set while any is used, and left so by an interrupt
+        self._looks_at = -inf  # before that, none that owes something has been silent for half of a node's time-out
         self.lines: list[Line | None] = [None] * count
         self.dialling = [False] * count
         self._poll = select.poll()
@@ -210,10 +210,10 @@ class Lane:
 
     def mend(self) -> None:
         """Drop what an interrupt has left torn."""
-        self.is_suspect = False
         for line in self.lines:
             if line is not None and line.is_torn:
                 self.drop(line, "interrupted while a request was being sent")
+        self.is_suspect = False
 
     def gather(self, trip: Trip, enough: Callable[[], bool], by: float) -> None:
         """Read until it is enough, or all is there, or the time is up."""
@@ -228,20 +228,26 @@ class Lane:
                 if fd in by_fd:
                     self.read(by_fd[fd])
 
+    def is_due(self, moment: float) -> bool:
+        """Whether `mend` or `catch_up` may find something."""
+        return self.is_suspect or moment >= self._looks_at
+
     def catch_up(self, everything: bool) -> list[Line]:
         """Hear what has come since: a majority was enough at the time, and nobody has read on. Returns what hangs.
 
         Unless it is to be everything, who was asked just now is heard with the next replies, which costs less.
         """
         moment = now()
-        if moment < self.looks_at and not everything:
+        if moment < self._looks_at and not everything:
             return []
         since = min([line.silent_since for line in self.lines if line is not None and line.owed], default=inf)
-        self.looks_at = min(since, moment) + self._node_timeout_s / 2
-        if since == inf or (moment < self.looks_at and not everything):
+        self._looks_at = min(since, moment) + self._node_timeout_s / 2
+        if since == inf or (moment < self._looks_at and not everything):
             return []
+        self.is_suspect = True
         for fd, _ in self._poll.poll(0):
             self.read(self._by_fd[fd])
+        self.is_suspect = False
         return self.hanging()
 
     def hanging(self) -> list[Line]:

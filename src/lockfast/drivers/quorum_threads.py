@@ -104,10 +104,11 @@ class QuorumThreads(Threads):
     def _run_soon(self, flow: Flow[R]) -> R:
         """The same where it is enough to hear what is late on the lane that is used next."""
         try:
-            if self._lanes[-1].looks_at <= now():
-                self._look_into(self._lanes.pop, everything=False)
+            is_due = self._lanes[-1].is_due(now())
         except IndexError:
-            pass  # there is none
+            is_due = False  # there is none
+        if is_due:
+            self._look_into(self._lanes.pop, everything=False)
         return super().run(flow)
 
     def _look_into(self, take: Callable[[], Lane], everything: bool) -> None:
@@ -117,9 +118,6 @@ class QuorumThreads(Threads):
             return
         try:
             self._catch_up(lane, everything)
-        except BaseException:
-            lane.is_suspect = True
-            raise
         finally:
             self._lanes.append(lane)
 

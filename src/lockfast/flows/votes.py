@@ -149,15 +149,8 @@ class Votes:
 
     def standing(self, last: int) -> list[int]:
         """The servers that may have something to take back, with this one at the end."""
-        asked, deadlines = self.asked, self.deadlines
-        places = [
-            place
-            for place in self.fleet.everywhere
-            if place != last and ((asked[place] and deadlines[place] > -inf) or self.may_stand(place))
-        ]
-        if self.may_stand(last):
-            places.append(last)
-        return places
+        places = [place for place in self.fleet.everywhere if place != last and self.may_stand(place)]
+        return [*places, last] if self.may_stand(last) else places
 
     def may_stand(self, place: int) -> bool:
         """Whether a server may have something to take back: not if it was not asked, or has said no since."""
