@@ -58,8 +58,8 @@ ALL = (
     _bug(
         "validity without the time that went by",
         OVERLAP,
-        [(VOTES, "deadline = deadline_of(sent, min(ms - ask.grace_ms, lease_ms))",
-                 "deadline = deadline_of(self._fleet.nodes[place].env.now(), min(ms - ask.grace_ms, lease_ms))")],
+        [(VOTES, "deadline = self.deadline if ms >=", "deadline = self.deadline + node.env.now() - sent if ms >="),
+         (VOTES, "and deadline == self.deadline:", "and deadline == -inf:")],
         kinds=SLOW, faults=20, leases_s=(0.3,), **TO_THE_END,
     ),
     _bug(
@@ -79,6 +79,7 @@ ALL = (
         "the fence of one server",
         "fences_grow",
         [(QUORUM, "least = fence if is_alone else 0", "least = 0"),
+         (QUORUM, "or ballot.agreed != ballot.yes", "or True"),
          (HOLDS, "self._least = hold.fence if", "self._least = 0 if")],
         kinds=("part", "freeze", "power cut", "restart"), faults=20, skew_s=3600.0, keep_share=1.0,
     ),
@@ -104,7 +105,9 @@ ALL = (
     _bug(
         "votes of servers that are not counted",
         OVERLAP,
-        [(VOTES, "and fences[place] >= fence and nodes[place].counts_at <= moment", "and fences[place] >= fence")],
+        [(VOTES, "and fences[place] >= fence and nodes[place].counts_at <= moment", "and fences[place] >= fence"),
+         (VOTES, "if node.counts_at > sent:", "if False:"),
+         (QUORUM, "if node.counts_at > moment:", "if False:")],
         kinds=("forget", "blackout"), faults=20, keep_share=0.0, skew_s=0.0, leases_s=(1.0,), longest_s=0.5,
         work="long", renew_share=1.0,
     ),
@@ -118,8 +121,9 @@ ALL = (
         "a minority is enough",
         OVERLAP,
         [(QUORUM, "if len(granted) < fleet.majority:", "if len(granted) < fleet.majority - 1:"),
-         (QUORUM, "if yes >= majority:", "if yes >= majority - 1:"),
-         (VOTES, "majority = self._fleet.majority", "majority = self._fleet.majority - 1")],
+         (QUORUM, "if self.yes >= self._majority:", "if self.yes >= self._majority - 1:"),
+         (QUORUM, "ballot.yes < fleet.majority", "ballot.yes < fleet.majority - 1"),
+         (VOTES, "majority = self.fleet.majority", "majority = self.fleet.majority - 1")],
         kinds=("part", "power cut", "restart", "freeze"), faults=10,
     ),
     _bug(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
 
+MOST_READ = 65536  # bytes at once
 LOOK_S = 0.25  # how often to look for requests whose time is up, while any is unanswered
 LINGER_S = 60.0  # how long a retired link waits for the replies that it is owed
 
@@ -35,7 +36,8 @@ LINGER_S = 60.0  # how long a retired link waits for the replies that it is owed
 class Expects(Protocol):
     """Whoever wants a reply: see reply.py."""
 
-    by: float
+    @property
+    def by(self) -> float: ...
 
     @property
     def is_done(self) -> bool: ...
@@ -74,6 +76,10 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are no asyncio.Transport
+        # asyncio would make room for 256 KB before every read, and give it back to the system: three calls of that,
+        # for a reply of some ten bytes. Not a documented setting; where it is none, nothing happens.
+        if hasattr(transport, "max_size"):
+            transport.max_size = MOST_READ
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family.name in ("AF_INET", "AF_INET6"):
             keep_alive(sock)
@@ -104,15 +110,22 @@ class Link(asyncio.Protocol):
         """How many replies are to come."""
         return len(self._owed)
 
-    def post(self, data: bytes, expected: Sequence[Expects | None], by: float) -> None:
-        """Send now or with this turn's batch; each reply is told to who expects it. Raises Unreachable(sent=False)."""
-        if self._transport is None or self._transport.is_closing():
+    def post(self, data: bytes, expected: Sequence[Expects | None], by: float, is_alone: bool = False) -> None:
+        """Send now or with this turn's batch; each reply is told to who expects it. Raises Unreachable(sent=False).
+
+        is_alone: nobody else is about to send anything, so nothing is won by a batch.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
             raise self._not_sent()
         if self.plain:
             data = plainly(data)
         idle = not self._owed
         self._owed.extend(expected)
-        self._send(data, by, idle)
+        if is_alone and not self._out and self._alarm is not None:  # what _send would do, without the call
+            transport.write(data)
+        else:
+            self._send(data, by, idle)
 
     def request(self, data: bytes, by: float) -> asyncio.Future[Any]:
         """Send now or with this turn's batch. The future gets the reply, whoever waits for it."""

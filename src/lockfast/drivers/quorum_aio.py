@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from math import inf
+from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
@@ -22,7 +24,7 @@ from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
 from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -60,15 +62,20 @@ class QuorumAsyncio(Asyncio):
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
         self._retired: list[set[Link]] = [set() for _ in nodes]  # given up, and open: what was written there may run
         self._looks_at = 0.0
+        self._waiting: set[Trip] = set()  # those that tasks wait for
+        self._alarm: asyncio.TimerHandle | None = None
+        self._rings_at = inf
 
     async def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
         """Run quorum.acquire."""
         latest = now() - self.fleet.node_timeout_s
-        if any(node.asked_at <= latest for node in self.fleet.nodes):
-            # If this loop stood still, replies lie in the sockets: they are read before a server passes for hung. What
-            # is found in one turn is told in the next. (Who is cancelled here has asked for nothing yet.)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+        for node in self.fleet.nodes:
+            if node.asked_at <= latest:
+                # If this loop stood still, replies lie in the sockets: they are read before a server passes for hung.
+                # What is found in one turn is told in the next. (Who is cancelled here has asked for nothing yet.)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                break
         return await self.run(quorum.acquire(ask, ticket, wait_s, self.env))
 
     async def release(self, hold: Hold) -> None:
@@ -88,10 +95,12 @@ class QuorumAsyncio(Asyncio):
                 return result
             answer = error = None
             try:
-                if cancelled and type(effect) is Scatter and effect.behind:
+                if type(effect) is not Scatter:
+                    answer = await self._perform(effect)
+                elif cancelled and effect.behind:
                     self._write(effect)  # here and now: the loop may be about to end
                 else:
-                    answer = await self._perform(effect)
+                    await self._scatter(effect)
             except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                 error = struck
                 cancelled = cancelled or not isinstance(struck, Exception)
@@ -117,8 +126,6 @@ class QuorumAsyncio(Asyncio):
         return looks.judge()
 
     async def _perform(self, effect: Effect) -> Any:
-        if type(effect) is Scatter:
-            return await self._scatter(effect)
         if type(effect) is Wait:
             return await self._hubs[effect.place].wait(effect.ticket, effect.until)
         if type(effect) is Listen:
@@ -126,51 +133,72 @@ class QuorumAsyncio(Asyncio):
         assert type(effect) is Sleep
         return await asyncio.sleep(effect.delay_s)
 
-    async def _scatter(self, effect: Scatter) -> None:
+    @coroutine
+    def _scatter(self, effect: Scatter) -> Generator[Any, None, None]:
         if self.closed:
             raise Misused("this client is closed")
-        for place in effect.places:
-            if self._placed[place] is None:
-                await self._fill(effect)
-                break
+        if None in self._placed and any(self._placed[place] is None for place in effect.places):
+            yield from self._fill(effect).__await__()
         trip = self._write(effect)
-        await trip.wait(asyncio.get_running_loop(), effect.by)
+        if trip.missing and not effect.enough():
+            trip.is_awaited = True
+            self._waiting.add(trip)
+            if effect.by < self._rings_at:
+                self._ring_at(effect.by)
+            try:
+                yield trip
+            finally:
+                self._waiting.discard(trip)
         self._probe_the_silent()
 
     def _write(self, effect: Scatter) -> Trip:
         """Send all requests of an effect."""
-        trip = Trip(effect, self._bring_to)
         moment = now()
-        by = moment + self.env.timeout_s  # how long a link may owe a reply before it is given up
+        trip = Trip(self._loop or asyncio.get_running_loop(), effect, moment + self.env.timeout_s, self._bring_to)
         lines, nodes = self._placed, self.fleet.nodes
-        batches: dict[int, tuple[Link, list[bytes], list[Heard]]] = {}
         packed: dict[Call, bytes] = {}  # most often all servers are asked the same
-        for index, (place, call) in enumerate(effect.make(lines)):
-            link = lines[place]
+        requests = effect.make(lines)
+        # What several tasks send is written together, and what is for one server; who is alone need not wait for that.
+        is_alone = not self._waiting and len(requests) <= len(effect.places)
+        trip.missing = len(requests)
+        for index, (place, call) in enumerate(requests):
+            link, node = lines[place], nodes[place]
             if link is None:
+                trip.missing -= 1
                 effect.hear(index, Unreachable("there is no connection to it", sent=False))
                 if effect.behind:
                     self._bring_to(place, call)
                 continue
-            request = packed.get(call)
-            if request is None:
-                request = packed[call] = evalsha(call.bound, call.args)
-            heard = Heard(trip, index, call, link, nodes[place], by)
-            trip.missing += 1
-            batch = batches.get(place)
-            if batch is None:
-                batches[place] = link, [request], [heard]
-            else:
-                batch[1].append(request)
-                batch[2].append(heard)
-        for place, (link, requests, expected) in batches.items():
-            nodes[place].asked(moment)
+            data = packed.get(call)
+            if data is None:
+                data = packed[call] = evalsha(call.bound, call.args)
+            heard = Heard()
+            heard.trip, heard.index, heard.call = trip, index, call
+            heard.link, heard.node, heard.is_done = link, node, False
+            if moment < node.asked_at:
+                node.asked_at = moment
             try:
-                link.post(b"".join(requests), expected, by)
+                link.post(data, (heard,), trip.link_by, is_alone)
             except Unreachable as failure:
-                for one in expected:
-                    one.fail(failure)
+                heard.fail(failure)
         return trip
+
+    def _ring_at(self, moment: float) -> None:
+        """Look then whose time is up. One timer is enough for all who wait."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._rings_at = moment
+        self._alarm = asyncio.get_running_loop().call_later(max(moment - now(), 0.0), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._rings_at = None, inf
+        moment = now()
+        for trip in list(self._waiting):
+            if trip.by <= moment:
+                trip.settle(None)
+        rings_at = min([trip.by for trip in self._waiting], default=inf)
+        if rings_at < self._rings_at:
+            self._ring_at(rings_at)
 
     # Connections.
 
@@ -319,3 +347,8 @@ class QuorumAsyncio(Asyncio):
             for line, node in zip(self._placed, self.fleet.nodes, strict=True)
         ):
             await asyncio.sleep(0.002)
+
+    async def close(self) -> None:
+        await super().close()
+        if self._alarm is not None:
+            self._alarm.cancel()

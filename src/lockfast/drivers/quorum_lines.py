@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.drivers.connection import Connection
+    from lockfast.endpoints import Endpoint
     from lockfast.flows.effects import Call, Scatter
     from lockfast.flows.fleet import Node
 
@@ -52,72 +53,79 @@ class Trip:
             self.bring(place, call)
 
 
+Owed = tuple[Trip, int, "Call"]  # whose request it is, which one of theirs, and what it was
+
+
 class Line:
     """One connection, and what is owed on it, in order."""
 
-    __slots__ = ("_pending", "_receive", "connection", "is_torn", "node", "owed", "place", "silent_since")
+    __slots__ = (
+        "_feed", "_next", "_pending", "_receive",
+        "connection", "endpoint", "is_torn", "node", "owed", "place", "send", "silent_since",
+    )  # fmt: skip
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
         self.node = node
         self.connection = connection
-        self.owed: deque[tuple[Trip, int, Call]] = deque()
+        self.owed: deque[Owed] = deque()
         # Set while what is owed and what was written or read may differ: whoever is interrupted then leaves a line on
         # which replies would go to the wrong requests.
         self.is_torn = False
         self.silent_since = inf  # how long it has been silent, while it owes something
-        self._receive = connection.sock.recv
+        self.endpoint: Endpoint = connection.endpoint
+        self.send, self._receive = connection.sock.sendall, connection.sock.recv
+        self._feed, self._next = connection.feed, connection.next_reply
         self._pending: Callable[[], int] | None = getattr(connection.sock, "pending", None)  # TLS has it
-
-    def send(self, data: bytes) -> None:
-        self.connection.sock.sendall(plainly(data) if self.connection.endpoint.plain else data)
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
-        connection, owed, pending, node = self.connection, self.owed, self._pending, self.node
+        owed, next_reply, node = self.owed, self._next, self.node
         self.is_torn = True
         try:
             while True:
                 data = self._receive(SHORT)
                 if not data:
-                    raise Unreachable(f"{connection.where} closed the connection")
-                connection.feed(data)
-                reply = connection.next_reply()
+                    raise Unreachable(f"{self.connection.where} closed the connection")
+                self._feed(data)
+                reply = next_reply()
                 while reply is not False:
                     item = owed.popleft()
-                    node.answered()
+                    if node.why_down or node.asked_at != inf:
+                        node.answered()
                     if type(reply) is not ReplyError:
                         trip, index, _ = item
                         trip.missing -= 1
                         trip.hear(index, reply)
                     else:
                         self._refused(item, reply)
-                    reply = connection.next_reply()
+                    reply = next_reply()
                 if owed:
                     self.silent_since = now()
                 # If there is more, poll() tells. But TLS may have decoded more than one recv() gave.
-                if pending is None or not pending():
+                if self._pending is None or not self._pending():
                     break
         except (BlockingIOError, TimeoutError):
             pass
         except IndexError:
-            raise Unreachable(f"{connection.where} answers what it was not asked") from None
+            raise Unreachable(f"{self.connection.where} answers what it was not asked") from None
         except OSError as error:
             if isinstance(error, Unreachable):
                 raise
-            raise Unreachable(f"connection to {connection.where} lost: {error}") from error
+            raise Unreachable(f"connection to {self.connection.where} lost: {error}") from error
         except ProtocolError as error:
-            raise Unreachable(f"{connection.where} does not speak the Redis protocol: {error}") from error
+            raise Unreachable(f"{self.connection.where} does not speak the Redis protocol: {error}") from error
         self.is_torn = False
 
-    def _refused(self, item: tuple[Trip, int, Call], reply: Any) -> None:
+    def _refused(self, item: Owed, reply: Any) -> None:
         trip, index, call = item
         is_old = knows_no_flags(reply)  # see dialect.py
         if is_old:
-            self.connection.endpoint.plain = True
+            self.endpoint.plain = True
         if is_old or wire.is_noscript(reply):
             self.owed.append(item)
-            self.send(wire.eval_text(call.bound, call.args))
+            data = wire.eval_text(call.bound, call.args)
+            self.send(plainly(data) if self.endpoint.plain else data)
             return
         trip.missing -= 1
         trip.hear(index, wire.failure(reply, self.connection.where, call.bound))
@@ -128,6 +136,8 @@ class Lane:
 
     def __init__(self, count: int, node_timeout_s: float) -> None:
         self._node_timeout_s = node_timeout_s
+        self.is_suspect = False  # a line may be torn: set while any is used, and left so by an interrupt
+        self._looks_at = -inf  # before that, none that owes something has been silent for half of a node's time-out
         self.lines: list[Line | None] = [None] * count
         self.dialling = [False] * count
         self._poll = select.poll()
@@ -162,42 +172,48 @@ class Lane:
         """Send all requests of an effect."""
         trip = Trip(effect.hear, bring if effect.behind else None)
         lines = self.lines
-        batches: list[tuple[Line, list[tuple[Trip, int, Call]], list[bytes]]] = []
+        requests = effect.make(lines)
         packed: dict[Call, bytes] = {}  # most often all servers are asked the same
-        last: Line | None = None  # what goes to one server stands together
-        for index, (place, call) in enumerate(effect.make(lines)):
+        is_one_each = len(requests) <= len(effect.places)
+        together: dict[Line, tuple[list[bytes], list[Owed]]] = {}
+        for index, (place, call) in enumerate(requests):
             line = lines[place]
             if line is None or len(line.owed) >= MOST_OWED:
                 where = "there is no connection to it" if line is None else "it owes too many answers"
                 trip.lose(place, index, call, Unreachable(where, sent=False))
                 continue
-            request = packed.get(call)
-            if request is None:
-                request = packed[call] = evalsha(call.bound, call.args)
-            if line is last:
-                batches[-1][1].append((trip, index, call))
-                batches[-1][2].append(request)
+            data = packed.get(call)
+            if data is None:
+                data = packed[call] = evalsha(call.bound, call.args)
+            if is_one_each:
+                self._post(line, data, [(trip, index, call)], moment)
             else:
-                batches.append((line, [(trip, index, call)], [request]))
-                last = line
-        for line, items, requests in batches:
-            line.is_torn = True
-            if not line.owed:
-                line.silent_since = moment
-            line.owed.extend(items)
-            trip.missing += len(items)
-            try:
-                line.send(b"".join(requests))
-            except OSError as error:
-                self.drop(line, f"connection to {line.connection.where} lost: {error}")
-            line.is_torn = False
+                batch = together.setdefault(line, ([], []))
+                batch[0].append(data)
+                batch[1].append((trip, index, call))
+        for line, (all_data, items) in together.items():
+            self._post(line, b"".join(all_data), items, moment)
         return trip
+
+    def _post(self, line: Line, data: bytes, items: list[Owed], moment: float) -> None:
+        """Write requests; what they are is owed from here on."""
+        line.is_torn = True
+        if not line.owed:
+            line.silent_since = moment
+        line.owed.extend(items)
+        items[0][0].missing += len(items)
+        try:
+            line.send(plainly(data) if line.endpoint.plain else data)
+        except OSError as error:
+            self.drop(line, f"connection to {line.connection.where} lost: {error}")
+        line.is_torn = False
 
     def mend(self) -> None:
         """Drop what an interrupt has left torn."""
         for line in self.lines:
             if line is not None and line.is_torn:
                 self.drop(line, "interrupted while a request was being sent")
+        self.is_suspect = False
 
     def gather(self, trip: Trip, enough: Callable[[], bool], by: float) -> None:
         """Read until it is enough, or all is there, or the time is up."""
@@ -209,20 +225,29 @@ class Lane:
                     silent.node.asked(silent.silent_since - EARLY_S)
                 return
             for fd, _ in poll(ceil(left_s * 1000)):
-                line = by_fd.get(fd)
-                if line is not None:
-                    self.read(line)
+                if fd in by_fd:
+                    self.read(by_fd[fd])
+
+    def is_due(self, moment: float) -> bool:
+        """Whether `mend` or `catch_up` may find something."""
+        return self.is_suspect or moment >= self._looks_at
 
     def catch_up(self, everything: bool) -> list[Line]:
         """Hear what has come since: a majority was enough at the time, and nobody has read on. Returns what hangs.
 
         Unless it is to be everything, who was asked just now is heard with the next replies, which costs less.
         """
-        latest = inf if everything else now() - self._node_timeout_s / 2
-        if not any(line is not None and line.owed and line.silent_since <= latest for line in self.lines):
+        moment = now()
+        if moment < self._looks_at and not everything:
             return []
+        since = min([line.silent_since for line in self.lines if line is not None and line.owed], default=inf)
+        self._looks_at = min(since, moment) + self._node_timeout_s / 2
+        if since == inf or (moment < self._looks_at and not everything):
+            return []
+        self.is_suspect = True
         for fd, _ in self._poll.poll(0):
             self.read(self._by_fd[fd])
+        self.is_suspect = False
         return self.hanging()
 
     def hanging(self) -> list[Line]:

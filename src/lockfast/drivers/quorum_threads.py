@@ -115,7 +115,12 @@ class QuorumThreads(Threads):
 
     def _run_soon(self, flow: Flow[R]) -> R:
         """The same where it is enough to hear what is late on the lane that is used next."""
-        self._look_into(self._lanes.pop, everything=False)
+        try:
+            is_due = self._lanes[-1].is_due(now())
+        except IndexError:
+            is_due = False  # there is none
+        if is_due:
+            self._look_into(self._lanes.pop, everything=False)
         return super().run(flow)
 
     def _look_into(self, take: Callable[[], Lane], everything: bool) -> None:
@@ -149,13 +154,12 @@ class QuorumThreads(Threads):
             lane = Lane(len(self._servers.nodes), self._node_timeout_s)
         try:
             self._catch_up(lane)
-            lines = lane.lines
-            for place in effect.places:
-                if lines[place] is None:
-                    self._fill(lane, effect)
-                    break
+            if None in lane.lines and any(lane.lines[place] is None for place in effect.places):
+                self._fill(lane, effect)
+            lane.is_suspect = True
             trip = lane.write(effect, now(), self._bring)
             lane.gather(trip, effect.enough, effect.by)
+            lane.is_suspect = False
         finally:
             self._lanes.append(lane)
             if self.closed:
@@ -192,7 +196,8 @@ class QuorumThreads(Threads):
 
     def _catch_up(self, lane: Lane, everything: bool = False) -> None:
         """Hear what has come, and see what hangs: the line, if there is another to the same server, or the server."""
-        lane.mend()
+        if lane.is_suspect:
+            lane.mend()
         for line in lane.catch_up(everything):
             if self._spare[line.place]:
                 connection = line.connection

@@ -88,9 +88,10 @@ class Fleet:
 
     def __init__(self, nodes: list[Node], node_timeout_s: float, max_lease_s: float | None) -> None:
         self.nodes = nodes
+        self.everywhere = list(range(len(nodes)))  # never changed
         self.majority = len(nodes) // 2 + 1
         self.node_timeout_s = node_timeout_s
-        self.max_lease_s = DEFAULT_MAX_LEASE_S if max_lease_s is None else max_lease_s
+        self._set_max_lease(DEFAULT_MAX_LEASE_S if max_lease_s is None else max_lease_s)
         self.rounds = 0  # how often a majority was asked for votes
         self.grants = 0  # and how often that came to a hold
         self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
@@ -103,9 +104,9 @@ class Fleet:
         self._contended: dict[str, float] = {}
         self._order = sorted(range(len(nodes)), key=lambda place: nodes[place].where)  # the same for every client
 
-    @property
-    def max_lease_ms(self) -> int:
-        return round(self.max_lease_s * 1000)
+    def _set_max_lease(self, max_lease_s: float) -> None:
+        self.max_lease_s = max_lease_s
+        self.max_lease_ms = round(max_lease_s * 1000)
 
     @property
     def offer_ms(self) -> int:
@@ -151,7 +152,8 @@ class Fleet:
         return None
 
     def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float) -> None:
-        self.max_lease_s = told.max_lease_ms / 1000
+        if told.max_lease_ms != self.max_lease_ms:
+            self._set_max_lease(told.max_lease_ms / 1000)
         self._is_agreed = True
         self._blank.discard(place)
         if node.run_id != told.run_id:
@@ -217,15 +219,25 @@ class Fleet:
     def is_counted(self, place: int, moment: float) -> bool:
         return self.nodes[place].counts_at <= moment
 
+    def is_ready(self, place: int, moment: float) -> bool:
+        """Whether it answers, and its votes count."""
+        node = self.nodes[place]
+        return not node.why_down and node.asked_at > moment - self.node_timeout_s and node.counts_at <= moment
+
     def ready(self, moment: float) -> list[int]:
-        """Those to ask: whoever answers; everybody, if these are too few for a majority."""
+        """Those to ask: whoever answers; `everywhere`, if that is everybody, or too few for a majority."""
         latest = moment - self.node_timeout_s
+        for node in self.nodes:
+            if node.why_down or node.asked_at <= latest or node.counts_at > moment:
+                break
+        else:
+            return self.everywhere
         ready = [
             place
             for place, node in enumerate(self.nodes)
             if not node.why_down and node.asked_at > latest and node.counts_at <= moment
         ]
-        return ready if len(ready) >= self.majority else list(range(len(self.nodes)))
+        return ready if len(ready) >= self.majority else self.everywhere
 
     def to_probe(self, moment: float) -> list[int]:
         """Those that did not answer and were not looked at for a while."""
@@ -250,7 +262,7 @@ class Fleet:
 
     def proposal(self, seen: int, moment: float) -> int:
         """A fence that no server has reached, as far as is known."""
-        ahead_us = max((node.ahead_us for node in self.nodes), default=-inf)
+        ahead_us = max([node.ahead_us for node in self.nodes])
         return max(seen + 1, 0 if ahead_us == -inf else int(moment * 1e6 + ahead_us) + 1)
 
     def is_contended(self, name: str, moment: float) -> bool:

@@ -60,7 +60,7 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up
     except BaseException:
-        yield from _give_up(votes, list(range(len(fleet.nodes))), env, fleet, waits=True)
+        yield from _give_up(votes, fleet.everywhere, env, fleet, waits=True)
         raise
 
 
@@ -70,7 +70,6 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
     if fleet.doubts(env.now()):
         yield from _look_again(env, fleet)
     patience = _Patience(name, wait_s, env, fleet)
-    everywhere = list(range(len(fleet.nodes)))
     door = -1
     has_waited = False
     tries = 0
@@ -88,7 +87,8 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
         queues = wait_s != 0 and not at_head
         if queues and (votes.positions[door] or fleet.is_contended(name, moment)):
             listening, sent = fleet.nodes[door].env.listening, moment
-            yield from _ask(votes, [door], door, patience.failures, env, fleet)
+            ballot = _Ballot(votes, [door], door, patience.failures, env, fleet)
+            yield Scatter(ballot.places, ballot.make, ballot.by, ballot.hear, ballot.enough)
             moment = env.now()
             if votes.deadlines[door] > moment:
                 continue  # now the others
@@ -99,10 +99,14 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 continue
         else:
             listening, sent = fleet.nodes[door].env.listening, moment
-            is_early = yield from _ask(votes, ready, door if queues else -1, patience.failures, env, fleet)
+            ballot = _Ballot(votes, ready, door if queues else -1, patience.failures, env, fleet)
+            yield Scatter(ready, ballot.make, ballot.by, ballot.hear, ballot.enough)
+            is_early = env.now() < ballot.by
             position = votes.positions[door]
             # Who has a majority while others wait at the door came after them.
-            held = None if position else (yield from _settle(votes, env, fleet))
+            held = None if position else _at_once(votes, ballot, env, fleet)
+            if held is None and not position:
+                held = yield from _settle(votes, env, fleet)
             if held is not None:
                 fleet.check(ask.lease_ms + ask.grace_ms)  # what a server that was met just now has told
                 if not has_waited:
@@ -119,11 +123,11 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 and fleet.is_counted(place, moment)
             ]
             if len(able) < fleet.majority:
-                yield from _give_up(votes, everywhere, env, fleet)
+                yield from _give_up(votes, fleet.everywhere, env, fleet)
                 yield from patience.try_again(votes)
                 continue
             if moment < patience.ends_at:
-                yield from _give_up(votes, [place for place in everywhere if place != door], env, fleet)
+                yield from _give_up(votes, [place for place in fleet.everywhere if place != door], env, fleet)
         patience.heard(moment)
         fleet.note_contention(name, moment)
         if moment >= patience.ends_at:
@@ -208,42 +212,53 @@ def _nothing(_index: int, _reply: object) -> None:
 _LOOK = Scatter([], lambda _: [], 0.0, _nothing, lambda: True)  # drivers look after those that are down
 
 
-def _ask(votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> Flow[bool]:
-    """Ask for votes; at `queue_at` for a place in the queue as well. False when the time for it was used up."""
-    ask = votes.ask
-    sent = env.now()
-    # Servers that are slow today must not be given up on for ever.
-    by = sent + min(fleet.node_timeout_s * 2**failures, env.attempt_s)
-    proposal = fleet.proposal(env.seen.get(ask.name.shown, 0), sent)
-    majority = fleet.majority
-    fleet.rounds += len(places) >= majority  # a place at the door is one request
-    asked = Round(votes, places, sent, ask.lease_ms)
+class _Ballot(Round):
+    """A round in which votes are asked for; at `queue_at` a place in the queue as well (-1: nowhere)."""
 
-    def make(lines: Sequence[object]) -> list[tuple[int, Call]]:
-        asked.begin(lines)
-        requests = votes.requests(places, ask.lease_ms, ask.weight, proposal, env, by)
+    __slots__ = ("_env", "_majority", "_queue_at", "by")
+
+    def __init__(self, votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> None:
+        ask = votes.ask
+        sent = env.now()
+        super().__init__(votes, places, sent, ask.lease_ms, fleet.proposal(env.seen.get(ask.name.shown, 0), sent))
+        # Servers that are slow today must not be given up on for ever.
+        self.by = sent + min(fleet.node_timeout_s * 2**failures, env.attempt_s)
+        self._env = env
+        self._queue_at = queue_at
+        self._majority = fleet.majority
+        fleet.rounds += len(places) >= fleet.majority  # a place at the door is one request
+
+    def make(self, lines: Sequence[object]) -> list[tuple[int, Call]]:
+        self.begin(lines)
+        votes, queue_at = self._votes, self._queue_at
+        ask = votes.ask
+        requests = votes.requests(self.places, ask.lease_ms, ask.weight, self.fence, self._env, self.by)
         if queue_at >= 0:
-            queueing = Call(ask.admit(env, None), (proposal - 1, votes.tickets[queue_at]), by)
-            requests[places.index(queue_at)] = queue_at, queueing
+            queueing = Call(ask.admit(self._env, None), (self.fence - 1, votes.tickets[queue_at]), self.by)
+            requests[self.places.index(queue_at)] = queue_at, queueing
         return requests
 
-    def enough() -> bool:
-        yes = no = 0
-        replies = asked.replies
-        for place in places:
-            code = replies[place]
-            if code is not None:
-                if type(code) is int and code >= 1 and fleet.is_counted(place, sent):
-                    yes += 1
-                else:
-                    no += 1
-        if yes >= majority:
+    def enough(self) -> bool:
+        if self.yes >= self._majority:
             return True
         # Too many have said no; but where the caller stands in the queue is worth waiting for.
-        return len(places) - no < majority and (queue_at < 0 or replies[queue_at] is not None)
+        return len(self.places) - self.no < self._majority and (
+            self._queue_at < 0 or self.replies[self._queue_at] is not None
+        )
 
-    yield Scatter(places, make, by, asked.hear, enough)
-    return bool(env.now() < by)
+
+def _at_once(votes: Votes, ballot: _Ballot, env: Env, fleet: Fleet) -> Held | None:
+    """What `_settle` would return, where that is plain: a majority, asked once, and all have the fence."""
+    if votes.round > 1 or ballot.yes < fleet.majority or ballot.agreed != ballot.yes:
+        return None
+    moment, fence, deadline = env.now(), ballot.fence, ballot.deadline
+    for node in fleet.nodes:
+        if node.counts_at > moment:
+            return None
+    if deadline - moment < votes.ask.lease_s / 2:
+        return None
+    env.seen.learn(votes.ask.name.shown, fence)
+    return Voted.of(fence, deadline, votes)
 
 
 def _settle(votes: Votes, env: Env, fleet: Fleet) -> Flow[Held | None]:

@@ -169,43 +169,60 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
     assert fleet is not None
     started = env.now()
     gives_up_at = started + (env.timeout_s if patience_s is None else patience_s)
-    everywhere = list(range(len(fleet.nodes)))
     # The door hears it last: whom it lets in finds the others free.
-    door = fleet.door(hold.ask.name.shown, fleet.ready(started))
-    places = [place for place in everywhere if place != door and votes.may_stand(place)]
-    if votes.may_stand(door):
-        places.append(door)
+    door = fleet.door(hold.ask.name.shown, fleet.everywhere)
+    if not fleet.is_ready(door, started):
+        door = fleet.door(hold.ask.name.shown, fleet.ready(started))
+    places = votes.standing(door)
+    elsewhere = len(fleet.nodes) - len(places)  # servers that have nothing to take back
     found: dict[int, Any] = {}
     failures = 0
+    moment = started
     while True:
-        moment = env.now()
         by = min(moment + min(max(fleet.node_timeout_s, 0.05) * 2**failures, env.attempt_s), gives_up_at)
-        missing = [place for place in places if place not in found]
-        heard: dict[int, Any] = {}
-
-        def hear(index: int, reply: Any, missing: list[int] = missing, heard: dict[int, Any] = heard) -> None:
-            heard[missing[index]] = reply
-
-        def is_free(heard: dict[int, Any] = heard) -> bool:
-            answers = [reply for reply in heard.values() if not isinstance(reply, BaseException)]
-            return len(everywhere) - len(places) + len(found) + len(answers) >= fleet.majority
-
-        def make(lines: Sequence[object], missing: list[int] = missing, by: float = by) -> list[tuple[int, Call]]:
-            return votes.leaves(missing, lines, by)
-
-        yield Scatter(missing, make, by, hear, is_free, behind=True)
-        for place, reply in list(heard.items()):
+        missing = [place for place in places if place not in found] if found else places
+        leaving = _Leaving(votes, missing, by, fleet.majority - elsewhere - len(found))
+        yield Scatter(missing, leaving.make, by, leaving.hear, leaving.enough, behind=True)
+        heard = dict(leaving.heard)  # late ones do not count: what came of it is decided here
+        for place, reply in heard.items():
             if not isinstance(reply, BaseException):
                 found[place] = reply
             elif not isinstance(reply, Unreachable) or reply.sent:
                 sent_before = True
-        if is_free({}):
-            gone = len([place for place, reply in found.items() if reply != 1]) + len(everywhere) - len(places)
-            return len(everywhere) - gone >= fleet.majority or sent_before
+        if elsewhere + len(found) >= fleet.majority:
+            gone = len([reply for reply in found.values() if reply != 1])
+            return len(places) - gone >= fleet.majority or sent_before
         # Who has not answered in time may have done it: asked once more, it finds nothing, which is no loss.
         sent_before = sent_before or len(heard) < len(missing)
         failures += 1
-        if env.now() >= gives_up_at:
-            failure: LockfastError = fleet.too_few(hold.ask.name.shown, heard, env.now())
+        moment = env.now()
+        if moment >= gives_up_at:
+            failure: LockfastError = fleet.too_few(hold.ask.name.shown, heard, moment)
             raise Unreachable(f"{failure} (release of {hold.ask.name.shown!r})", sent=True) from None
         yield backoff(failures, gives_up_at, env)
+        moment = env.now()
+
+
+class _Leaving:
+    """Requests that take votes back, until so many servers have confirmed it."""
+
+    __slots__ = ("_answers", "_by", "_needed", "_places", "_votes", "heard")
+
+    def __init__(self, votes: Votes, places: list[int], by: float, needed: int) -> None:
+        self._votes = votes
+        self._places = places
+        self._by = by
+        self._needed = needed
+        self._answers = 0
+        self.heard: dict[int, Any] = {}  # by server: an answer, or the error that it came to
+
+    def make(self, lines: Sequence[object]) -> list[tuple[int, Call]]:
+        return self._votes.leaves(self._places, lines, self._by)
+
+    def hear(self, index: int, reply: Any) -> None:
+        self.heard[self._places[index]] = reply
+        if not isinstance(reply, BaseException):
+            self._answers += 1
+
+    def enough(self) -> bool:
+        return self._answers >= self._needed

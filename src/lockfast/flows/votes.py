@@ -26,31 +26,33 @@ class Votes:
     """
 
     __slots__ = (
-        "_fleet",
+        "_is_renamed",
         "_lines",
-        "_owed",
         "_ticket",
-        "_unsure",
         "ask",
         "asked",
         "deadlines",
         "dues_ms",
         "fences",
+        "fleet",
         "is_wanted",
+        "owed",
         "placed_at",
         "positions",
         "replies",
         "round",
         "tickets",
+        "unsure",
     )
 
     def __init__(self, ask: Ask, ticket: str, fleet: Fleet) -> None:
         count = len(fleet.nodes)
         self.ask = ask
-        self._fleet = fleet
+        self.fleet = fleet
         self._ticket = ticket
         self.round = 0
-        self.tickets = [ticket] * count
+        self.tickets = [ticket] * count  # never changed in place: a round keeps what it has asked by
+        self._is_renamed = False  # whether one of them is another
         self.asked = [False] * count  # whether the server may know the ticket
         self.fences = [0] * count
         self.deadlines = [-inf] * count  # until when each vote is sure
@@ -59,9 +61,9 @@ class Votes:
         self.placed_at = [-inf] * count  # when the request was sent that was last answered with a place
         self.replies: list[Any] = [None] * count  # of the last round
         self.is_wanted = False  # a server told that the holder is asked to let go
-        self._owed = [0] * count  # requests that were not answered
+        self.owed = [0] * count  # requests that were not answered
         self._lines: list[object] = [None] * count  # the connection that the last request went out on
-        self._unsure = [False] * count  # a request may still run that a `leave` could overtake
+        self.unsure = [False] * count  # a request may still run that a `leave` could overtake
 
     def requests(
         self, places: list[int], lease_ms: int, weight: int, proposal: int, env: Env, by: float
@@ -73,6 +75,9 @@ class Votes:
         else:
             bound = Bound(VOTE, ask.name, (ask.kind, ask.limit, weight, lease_ms + ask.grace_ms, env.owner))
         tickets = self.tickets
+        if not self._is_renamed:
+            call = Call(bound, (proposal, self._ticket), by)
+            return [(place, call) for place in places]
         calls = {ticket: Call(bound, (proposal, ticket), by) for ticket in set(tickets)}
         return [(place, calls[tickets[place]]) for place in places]
 
@@ -80,53 +85,20 @@ class Votes:
         """A new round, in which these are asked, over these connections."""
         self.round += 1
         self.replies = replies
+        if self.round == 1 and places is self.fleet.everywhere:  # what follows, where nothing was asked before
+            count = len(places)
+            self._lines, self.asked, self.owed = list(lines), [True] * count, [1] * count
+            return
         for place in places:
-            self._unsure[place] = self.is_unsure(place, lines)
+            self.unsure[place] = self.is_unsure(place, lines)
             self._lines[place] = lines[place]
             self.asked[place] = True
-            self._owed[place] += 1
+            self.owed[place] += 1
 
     def cancel(self, places: list[int]) -> None:
         """The round that was begun is not asked for after all."""
         for place in places:
-            self._owed[place] -= 1
-
-    def hear(self, place: int, ticket: str, reply: Any, sent: float, lease_ms: int) -> Any:
-        """What a server says to a request of this ticket: a code, or the error that it came to."""
-        if self.tickets[place] != ticket:
-            return None  # it was taken back meanwhile
-        self._owed[place] -= 1
-        if not isinstance(reply, BaseException):
-            return self._count(place, reply, sent, lease_ms)
-        if isinstance(reply, Unreachable) and reply.sent:
-            self._unsure[place] = True
-        return reply
-
-    def _count(self, place: int, reply: Any, sent: float, lease_ms: int) -> int:
-        ask = self.ask
-        if type(reply) is int:  # `admit`: it holds from now on, with the whole lease
-            code, fence, ms = 1, reply, ask.lease_ms + ask.grace_ms
-            self.positions[place] = 0
-        else:
-            code, fence, ms, last = reply
-            if last < 1_000_000_000:  # of `admit`: the position
-                self.positions[place] = last
-                self.placed_at[place] = sent
-            else:
-                self.positions[place] = 0
-                node = self._fleet.nodes[place]
-                node.told_time(last, sent, node.env.now())
-        if code >= 1:
-            self.fences[place] = fence
-            # Never more than was asked for: a server whose clock stepped back sees more left than there is.
-            deadline = deadline_of(sent, min(ms - ask.grace_ms, lease_ms))
-            self.deadlines[place] = max(self.deadlines[place], deadline)
-            self.is_wanted = self.is_wanted or code == 2
-        else:
-            self.fences[place] = fence
-            self.deadlines[place] = -inf
-            self.dues_ms[place] = ms
-        return code
+            self.owed[place] -= 1
 
     def pushed(self, place: int, fence: int) -> None:
         """A server pushed its vote, to a place in its queue."""
@@ -138,7 +110,7 @@ class Votes:
 
     def granted(self, fence: int, moment: float) -> list[int]:
         """Whose votes count at this moment, and have at least this fence."""
-        fences, nodes = self.fences, self._fleet.nodes
+        fences, nodes = self.fences, self.fleet.nodes
         return [
             place
             for place, deadline in enumerate(self.deadlines)
@@ -149,68 +121,128 @@ class Votes:
         """Until when a majority has voted for it; -inf when there is none."""
         deadlines = self.deadlines
         ends = sorted([deadlines[place] for place in self.granted(fence, moment)], reverse=True)
-        majority = self._fleet.majority
+        majority = self.fleet.majority
         return ends[majority - 1] if len(ends) >= majority else -inf
 
     def where(self, moment: float) -> tuple[str, ...]:
         """The servers whose votes count at this moment."""
-        return tuple(self._fleet.nodes[place].where for place in self.granted(0, moment))
+        return tuple(self.fleet.nodes[place].where for place in self.granted(0, moment))
 
     def leaves(self, places: list[int], lines: Sequence[object], by: float) -> list[tuple[int, Call]]:
         """The requests that take the votes back; one Call for those that are the same."""
+        # Nothing that was lost, and all over the connections of the last round: nobody is unsure.
+        if not self._is_renamed and True not in self.unsure and self._lines == lines:
+            call = Call(self.ask.leave, (self._ticket,), by)
+            return [(place, call) for place in places]
         calls: dict[tuple[str, bool], Call] = {}
         made = []
         for place in places:
             ticket, unsure = self.tickets[place], self.is_unsure(place, lines)
-            call = calls.get((ticket, unsure))
-            if call is None:
-                call = calls[ticket, unsure] = Call(leave_of(self.ask, unsure), (ticket,), by)
-            made.append((place, call))
+            if (ticket, unsure) not in calls:
+                calls[ticket, unsure] = Call(leave_of(self.ask, unsure), (ticket,), by)
+            made.append((place, calls[ticket, unsure]))
         return made
 
     def is_owed(self, place: int) -> bool:
         """Whether a server has not answered all that it was asked."""
-        return self._owed[place] > 0
+        return self.owed[place] > 0
+
+    def standing(self, last: int) -> list[int]:
+        """The servers that may have something to take back, with this one at the end."""
+        places = [place for place in self.fleet.everywhere if place != last and self.may_stand(place)]
+        return [*places, last] if self.may_stand(last) else places
 
     def may_stand(self, place: int) -> bool:
         """Whether a server may have something to take back: not if it was not asked, or has said no since."""
         return self.asked[place] and (
-            self.deadlines[place] > -inf or self.positions[place] > 0 or self._owed[place] > 0 or self._unsure[place]
+            self.deadlines[place] > -inf or self.positions[place] > 0 or self.owed[place] > 0 or self.unsure[place]
         )
 
     def is_unsure(self, place: int, lines: Sequence[object]) -> bool:
         """Whether a request to this server may still run, later than one that goes out on these connections."""
-        return self._unsure[place] or (self._owed[place] > 0 and self._lines[place] is not lines[place])
+        return self.unsure[place] or (self.owed[place] > 0 and self._lines[place] is not lines[place])
 
     def forget(self, places: list[int]) -> None:
         """A `leave` was sent to these: what they said counts no more, and they are asked anew by another ticket."""
+        self.tickets, self._is_renamed = list(self.tickets), True
         for place in places:
             if self.asked[place]:  # else the ticket was never sent
                 self.tickets[place] = f"{self._ticket}~{self.round}"
-                self.asked[place] = self._unsure[place] = False
-                self._owed[place] = 0
+                self.asked[place] = self.unsure[place] = False
+                self.owed[place] = 0
                 self.deadlines[place], self.positions[place] = -inf, 0
 
 
 class Round:
-    """Requests to several servers at once, all of them about one ticket, and what comes back."""
+    """Requests to several servers at once, all of them about one ticket, and what comes back.
 
-    __slots__ = ("_lease_ms", "_tickets", "_votes", "places", "replies", "sent")
+    fence: the one that the votes are to have.
+    """
 
-    def __init__(self, votes: Votes, places: list[int], sent: float, lease_ms: int) -> None:
+    __slots__ = (
+        "_nodes", "_tickets", "_votes", "_whole_ms",
+        "agreed", "deadline", "fence", "no", "places", "replies", "sent", "yes",
+    )  # fmt: skip
+
+    def __init__(self, votes: Votes, places: list[int], sent: float, lease_ms: int, fence: int = 0) -> None:
         self._votes = votes
-        self._lease_ms = lease_ms
-        self._tickets = [votes.tickets[place] for place in places]
+        self._nodes = votes.fleet.nodes
+        self._tickets = votes.tickets
+        self.fence = fence
+        self._whole_ms = lease_ms + votes.ask.grace_ms  # what a server is asked for
         self.places = places
         self.sent = sent
+        self.deadline = deadline_of(sent, lease_ms)
         # By server: a code, or an error; None: not asked, or no answer.
         self.replies: list[Any] = [None] * len(votes.tickets)
+        self.yes = 0  # votes that count
+        self.agreed = 0  # those among them that have the fence, and the whole lease
+        self.no = 0  # whatever else was said
 
     def begin(self, lines: Sequence[object]) -> None:
         """It is about to be written, to these connections."""
         self._votes.begin(self.places, lines, self.replies)
 
     def hear(self, index: int, reply: Any) -> None:
-        """The reply to its request to places[index]."""
-        place = self.places[index]
-        self.replies[place] = self._votes.hear(place, self._tickets[index], reply, self.sent, self._lease_ms)
+        """The reply to its request to places[index]; or the error that it came to."""
+        place, votes, sent = self.places[index], self._votes, self.sent
+        if votes.tickets is not self._tickets and votes.tickets[place] != self._tickets[place]:
+            return  # it was taken back meanwhile
+        votes.owed[place] -= 1
+        node = self._nodes[place]
+        if type(reply) is list:
+            code, fence, ms, last = reply
+            if last < 1_000_000_000:  # of `admit`: the position
+                votes.positions[place] = last
+                votes.placed_at[place] = sent
+            else:
+                votes.positions[place] = 0
+                node.told_time(last, sent, node.env.now())
+        elif type(reply) is int:  # `admit`: it holds from now on, with the whole lease
+            code, fence, ms = 1, reply, self._whole_ms
+            votes.positions[place] = 0
+        else:
+            if isinstance(reply, Unreachable) and reply.sent:
+                votes.unsure[place] = True
+            self.replies[place] = reply
+            self.no += 1
+            return
+        self.replies[place] = code
+        votes.fences[place] = fence
+        if code < 1:
+            votes.deadlines[place] = -inf
+            votes.dues_ms[place] = ms
+            self.no += 1
+            return
+        # Never more than was asked for: a server whose clock stepped back sees more left than there is.
+        deadline = self.deadline if ms >= self._whole_ms else deadline_of(sent, ms - votes.ask.grace_ms)
+        if deadline > votes.deadlines[place]:
+            votes.deadlines[place] = deadline
+        if code == 2:
+            votes.is_wanted = True
+        if node.counts_at > sent:
+            self.no += 1
+            return
+        self.yes += 1
+        if fence == self.fence and deadline == self.deadline:
+            self.agreed += 1

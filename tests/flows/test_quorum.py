@@ -1,0 +1,104 @@
+"""The short cuts of a quorum's flows: what they come to is what the long way comes to."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockfast import names
+from lockfast.errors import Unreachable
+from lockfast.flows import asks, quorum
+from lockfast.flows.effects import Env
+from lockfast.flows.fleet import Fleet, Introduction, Node
+from lockfast.flows.votes import Votes
+
+NOON_US = 1_700_000_000_000_000
+SENT = 100.0
+COUNT = 5
+
+
+class World:
+    """Five servers that have introduced themselves, and an acquire that asks them all for the first time."""
+
+    def __init__(self) -> None:
+        self.now = SENT
+        nodes = [Node(f"s{place}", self._env()) for place in range(COUNT)]
+        self.fleet = Fleet(nodes, node_timeout_s=0.05, max_lease_s=10.0)
+        for place in range(COUNT):
+            self.fleet.introduce(
+                place, Introduction(f"run{place}", 3600, False, False, NOON_US, 10_000, "key", ""), SENT, SENT
+            )
+        self.env = self._env()
+        self.env.fleet = self.fleet
+        self.votes = Votes(asks.lock(names.make("lockfast", ("x",)), 3.0, 0.5), "t", self.fleet)
+        self.ballot = quorum._Ballot(self.votes, self.fleet.everywhere, -1, 0, self.env, self.fleet)
+
+    def _env(self) -> Env:
+        return Env(lambda: self.now, lambda: 0.5, 2.0)
+
+
+def replies(fence: int) -> st.SearchStrategy[Any]:
+    """What a server may say to the first request: most often yes, with the fence that was proposed."""
+    fences = st.sampled_from([fence] * 6 + [fence - 1, fence + 7])
+    return st.one_of(
+        st.builds(lambda fence, ms: [3, fence, ms, NOON_US], fences, st.sampled_from([3500, 3500, 3500, 900])),
+        fences,  # of `admit`
+        st.just([0, fence, 400, NOON_US]),
+        st.just(Unreachable("gone")),
+        st.none(),  # nothing yet
+    )
+
+
+@given(st.data())
+def test_what_is_settled_at_once_is_settled_alike_by_the_long_way(data: st.DataObject) -> None:
+    world = World()
+    ballot, votes, fleet, env = world.ballot, world.votes, world.fleet, world.env
+    ballot.make(["line"] * COUNT)
+    for place in range(COUNT):
+        reply = data.draw(replies(ballot.fence))
+        if reply is not None:
+            ballot.hear(place, reply)
+    world.now += data.draw(st.sampled_from([0.001, 0.04, 1.6]))
+    for node in fleet.nodes:  # one that was restarted, and met again meanwhile
+        node.counts_at = data.draw(st.sampled_from([-inf] * 7 + [inf]))
+    at_once = quorum._at_once(votes, ballot, env, fleet)
+    if at_once is None:
+        return
+    with pytest.raises(StopIteration) as ended:  # else it would ask once more
+        next(quorum._settle(votes, env, fleet))
+    assert tuple(ended.value.value) == tuple(at_once)
+
+
+def test_plain_majority_is_settled_at_once() -> None:
+    world = World()
+    world.ballot.make(["line"] * COUNT)
+    for place in range(3):
+        assert not world.ballot.enough()
+        world.ballot.hear(place, [3, world.ballot.fence, 3500, NOON_US])
+    assert world.ballot.enough()
+    held = quorum._at_once(world.votes, world.ballot, world.env, world.fleet)
+    assert held is not None
+    assert held[:2] == (world.ballot.fence, world.ballot.deadline)
+
+
+@given(st.lists(st.sampled_from(["same", "other", "answered", "lost"]), min_size=COUNT, max_size=COUNT))
+def test_leaves_that_are_made_in_one_go_are_those_that_each_server_needs(states: list[str]) -> None:
+    world = World()
+    votes, ballot = world.votes, world.ballot
+    lines = [f"line {place}" for place in range(COUNT)]
+    ballot.make(lines)
+    for place, state in enumerate(states):
+        if state == "answered":
+            ballot.hear(place, [3, ballot.fence, 3500, NOON_US])
+        elif state == "lost":
+            ballot.hear(place, Unreachable("gone"))
+    later = [f"new {place}" if state == "other" else lines[place] for place, state in enumerate(states)]
+    made = votes.leaves(world.fleet.everywhere, later, 200.0)
+    assert [place for place, _ in made] == world.fleet.everywhere
+    for place, call in made:
+        assert call.bound.args[1] == (1 if states[place] in ("other", "lost") else 0), "whether it leaves a tombstone"
+        assert call.args == ("t",)
