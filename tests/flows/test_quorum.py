@@ -13,7 +13,8 @@ from lockfast import names
 from lockfast.errors import Unreachable
 from lockfast.flows import asks, quorum
 from lockfast.flows.effects import Env
-from lockfast.flows.fleet import Fleet, Introduction, Node
+from lockfast.flows.fleet import Fleet, Node
+from lockfast.flows.introduction import Introduction
 from lockfast.flows.votes import Votes
 
 NOON_US = 1_700_000_000_000_000

@@ -19,8 +19,8 @@
 local raw = redis.call('GET', KEYS[1])
 local used = ARGV[2] == ARGV[3] and '0' or ARGV[3]
 if raw and (used == '0' or used - ARGV[2] < 0) then
-  local fence = string.match(raw, '^1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' (%d+) 0 0 0 %- ')
-  if fence then
+  local kind, limit, fence = string.match(raw, '^1 (%a+) (%d+) (%d+) 0 0 0 %- ')
+  if kind == ARGV[1] and limit == ARGV[2] then
     local clock = redis.call('TIME')
     local now_us = clock[1] * 1000000 + clock[2]
     local now, proposal = math.floor(now_us / 1000), ARGV[6] + 0
