@@ -15,6 +15,7 @@ from lockfast import LeaseLost, NotAcquired, NotHeld, Refused
 from lockfast.flows import several
 from lockfast.flows.asks import lock as lock_ask
 from lockfast.flows.effects import CallMany
+from lockfast.flows.group import Asks
 from lockfast.names import make
 from lockfast.sync import Lockfast as ThreadsLockfast
 
@@ -204,8 +205,8 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server, lf:
 
 def test_order_is_the_same_for_everybody() -> None:
     asks = [lock_ask(make("lockfast", (each,)), 30) for each in ("b", "a", "c")]
-    assert several.Asks(asks).order == [1, 0, 2]
-    assert [ask.name.shown for ask in several.Asks(asks).in_order] == ["a", "b", "c"]
+    assert Asks(asks).order == [1, 0, 2]
+    assert [ask.name.shown for ask in Asks(asks).in_order] == ["a", "b", "c"]
 
 
 def test_one_that_is_given_back_elsewhere_in_this_moment_does_not_keep_the_others(lf: Lockfast, name: str) -> None:

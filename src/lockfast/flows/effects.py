@@ -8,7 +8,7 @@ Between two yields nothing in the world changes as far as the flow can see.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lockfast import names
 
@@ -154,6 +154,23 @@ class Sleep:
 
 Effect = Call | CallMany | Command | Listen | Wait | Scatter | Sleep
 Flow = Generator[Effect, Any, R]
+T = TypeVar("T", covariant=True)
+
+
+class Opening(Protocol[T]):
+    """A flow whose first request is mostly all that it needs: a driver sends that before it starts the flow."""
+
+    def prepare(self) -> Call | None:
+        """The request; None when the flow has to begin by itself."""
+        ...
+
+    def settle(self, reply: Any) -> T | None:
+        """What the flow would return for this reply; None when it has to go on."""
+        ...
+
+    def flow(self) -> Flow[T]:
+        """The flow, which begins with that request."""
+        ...
 
 
 class Env:
@@ -265,3 +282,14 @@ class Seen(dict[str, int]):
                 del self[next(iter(self))]
             except (KeyError, RuntimeError):
                 pass  # another thread dropped one at the same moment, which is as good
+
+    def learn_all(self, names: Sequence[str], fence: int) -> None:
+        """The same for several names that have one fence."""
+        try:
+            if max(map(self.__getitem__, names)) < fence:
+                self.update(dict.fromkeys(names, fence))
+                return
+        except KeyError:
+            pass  # one is new here, or was forgotten
+        for name in names:
+            self.learn(name, fence)
