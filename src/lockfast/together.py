@@ -10,7 +10,7 @@ from lockfast.errors import Misused
 from lockfast.flows import ending, group, several
 from lockfast.flows.group import Asks
 from lockfast.grants import HELD, Hold
-from lockfast.locks import LockBase
+from lockfast.locks import MAX_ASKS, LockBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ D = TypeVar("D")
 L = TypeVar("L", bound=LockBase[Any, Any])
 G = TypeVar("G", bound="GrantView[Any]")
 
+MOST_REMEMBERED = 10  # names of a group that a client remembers
 _making = threading.Lock()
 
 Keeping = dict["Ask", tuple[bool, float | None]]  # whether each is renewed, and for how long at most
@@ -34,6 +35,18 @@ def name_of(thing: object) -> Any:
     if hasattr(thing, "read") and hasattr(thing, "write"):
         raise TypeError(f"{thing!r} is a way to read and one to write: hand over .read() or .write()")
     return thing
+
+
+def _asks(driver: Any, asks: tuple[Ask, ...]) -> Asks:
+    """The same for the same asks: programs name the same locks again and again. See locks.py, whose store it shares."""
+    if len(asks) > MOST_REMEMBERED:
+        return Asks(asks)
+    known: Asks | None = driver.asks.get(asks)
+    if known is None:
+        if len(driver.asks) >= MAX_ASKS:
+            driver.asks.clear()
+        known = driver.asks[asks] = Asks(asks)
+    return known
 
 
 class LocksBase(Generic[D, L]):
@@ -55,7 +68,7 @@ class LocksBase(Generic[D, L]):
             keys.add(lock._ask.name.keys)
         self._driver = driver
         self._locks = locks
-        self._asks = Asks([lock._ask for lock in locks])
+        self._asks = _asks(driver, tuple([lock._ask for lock in locks]))
         # The bound of a hold counts from when all are held: it is for bodies that hang, not for long waits.
         self._keeping: Keeping = {lock._ask: (lock._renew, None) for lock in locks}
         self._wary = [lock for lock in locks if lock.MAY_WAIT_FOR_ITSELF]

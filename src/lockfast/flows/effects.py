@@ -286,10 +286,9 @@ class Seen(dict[str, int]):
     def learn_all(self, names: Sequence[str], fence: int) -> None:
         """The same for several names that have one fence."""
         try:
-            if max(map(self.__getitem__, names)) < fence:
-                self.update(dict.fromkeys(names, fence))
-                return
-        except KeyError:
-            pass  # one is new here, or was forgotten
-        for name in names:
-            self.learn(name, fence)
+            for name in names:
+                if self[name] < fence:
+                    self[name] = fence
+        except KeyError:  # one is new here, or was forgotten
+            for name in names:
+                self.learn(name, fence)
