@@ -6,9 +6,9 @@ Two parts, each in rounds as in `rounds.py`. *Pairs*: one client acquires and re
 one side of a read/write lock, one of ten permits, five locks at once; and the fair and the race-free semaphore of the
 text, written with redis-py's pipelines as it prints them (the targets are against these), and as `lockfast.classic`
 has them, over the connections of this library, where what is compared is the algorithm alone. Client and server share
-one CPU, as in `uncontended.py`; then the same not pinned. Five locks at once are judged by the latter: what one trip for
-all of them saves is trips, and on one CPU nothing is seen but instructions, of which five names take more than one. The
-pinned figure is printed beside it.
+one CPU, as in `uncontended.py`; then the same not pinned. Five locks at once are judged by the latter: what one trip
+for all of them saves is trips, and on one CPU nothing is seen but instructions, of which five names take more than
+one. The pinned figure is printed beside it.
 
 *Crowd*: 50 processes want one of 10 permits all the time and keep it for 10 ms. The text's semaphores, here those of
 `lockfast.classic`, fail at once where they are full; whoever fails tries again after a random pause of 10 ms at most.

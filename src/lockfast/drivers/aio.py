@@ -155,9 +155,11 @@ class Asyncio:
 
     async def open(self, opening: Opening[R]) -> R:
         """Run a flow whose first request is sent from here in the same way."""
-        lane = self._line.link
         call = opening.prepare()
-        if call is None or lane is None or not lane.usable:
+        if call is None:  # as always in clusters, which have more than one line
+            return await self.run(opening.flow())
+        lane = self._line.link
+        if lane is None or not lane.usable:
             return await self.run(opening.flow())
         answer: Any = None
         error: BaseException | None = None

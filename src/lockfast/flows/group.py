@@ -129,17 +129,17 @@ def begin(holds: Sequence[Hold], keeper: Keeps, moment: float) -> bool:
     era = holds[0].era
     if era.ended:
         return False
-    begun: list[Hold] = []
+    begun: Sequence[Hold] = ()
     listeners: list[Callable[[], object]] = []
     try:
         with era.mutex:
             for hold in holds:
                 if hold.state is not HELD or moment >= hold.deadline:
                     return False
+            begun = holds
             for hold in holds:
-                begun.append(hold)
                 hold.state = LEAVING
-                hold.leaving += 1
+                hold.leaving = 1  # while it is held, nobody gives it back
                 if hold.on_end:
                     listeners += hold.on_end
                     hold.on_end = ()

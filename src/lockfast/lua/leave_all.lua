@@ -8,12 +8,15 @@
 
 local states = redis.call('MGET', unpack(KEYS))
 local fences = string.find(ARGV[2], ' ', 1, true) and string.gmatch(ARGV[2], '%d+')
-local head, mark = '1 ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' 0 0 0 ', ARGV[3] .. '-'
+local mark, head, free = ARGV[3] .. '-'
 for i = 1, #KEYS do
-  if fences then head = '1 ' .. ARGV[1] .. ' ' .. fences() .. ' 0 0 0 ' end
+  if fences or not head then
+    head = '1 ' .. ARGV[1] .. ' ' .. (fences and fences() or ARGV[2]) .. ' 0 0 0 '
+    free = head .. '- 0 0 '
+  end
   mark = mark .. 'i'
   if string.find(states[i] or '', head .. mark .. ' ', 1, true) ~= 1 then return 0 end
-  states[i] = head .. '- 0 0 '
+  states[i] = free
 end
 for i = 1, #KEYS do
   redis.call('SET', KEYS[i], states[i], 'KEEPTTL')
