@@ -105,6 +105,7 @@ class LockBase(Generic[D, G]):
         "_wait_s",
     )
     MAY_AWAIT = False  # whether an async `on_lost` would be awaited
+    MAY_WAIT_FOR_ITSELF = False  # whether `_refuse_waiting_for_itself` has anything to look for
     WHY_NOT_ONE_OF_SEVERAL = ""  # what `locks` says of it, if it cannot be one of several
 
     def __init__(

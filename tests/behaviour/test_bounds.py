@@ -127,7 +127,7 @@ def test_decorated_functions_keep_grace_and_bound(lf: Lockfast, other: Lockfast,
 def test_one_of_several_keeps_its_grace_and_its_bound(lf: Lockfast, other: Lockfast, name: str) -> None:
     made = (lf.lock(name, lease=3600, max_hold=5), lf.lock(name, "b", lease=10, grace=600))
     several = lf.locks(*[getattr(lock, "twin_of", lock) for lock in made], wait=5)
-    for _ in range(2):  # the second time by one script for all
+    for _ in range(2):  # the second time their names are known
         with several as grants:
             first, second = grants.twin_of if hasattr(grants, "twin_of") else grants
             assert first.remaining <= 5

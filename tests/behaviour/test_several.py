@@ -12,16 +12,22 @@ from behaviour.queueing import PATIENCE_S, wait_queued
 from kit.servers import wait_until
 from kit.sides import AsyncioSide
 from lockfast import LeaseLost, NotAcquired, NotHeld, Refused
-from lockfast.flows import several
+from lockfast.flows import group, several
 from lockfast.flows.asks import lock as lock_ask
-from lockfast.flows.effects import CallMany
+from lockfast.flows.effects import Call, CallMany, Env
+from lockfast.flows.group import Asks
+from lockfast.grants import Era, Hold
 from lockfast.names import make
 from lockfast.sync import Lockfast as ThreadsLockfast
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kit.proxy import Proxy
     from kit.servers import Server
     from kit.sides import Side
+    from lockfast.flows.admission import Held
+    from lockfast.flows.asks import Ask
     from lockfast.sync import Lockfast
 
 
@@ -202,10 +208,106 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server, lf:
     assert server.command("DBSIZE") == 0
 
 
+def test_grants_are_the_same_however_often_they_are_looked_at(server: Server, name: str) -> None:
+    with ThreadsLockfast(server.url) as lf:
+        grants = used(lf, name).acquire()
+        assert [*grants] == [*grants] == [grants[place] for place in range(3)]
+        assert [grant.name for grant in grants] == names_of(name)
+        assert len({grant.ticket for grant in grants}) == 3
+        grants.release()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_group_that_is_dropped_is_given_back(server: Server, name: str, looked_at: bool) -> None:
+    with ThreadsLockfast(server.url) as lf:
+        grants = used(lf, name).acquire()
+        kept = grants[1] if looked_at else None
+        del grants
+        rest = [each for each in names_of(name) if kept is None or each != kept.name]
+        wait_until(lambda: is_free(lf, *rest), what="those that nobody has any more are given back")
+        if kept is not None:
+            kept.check()
+            kept.release()
+
+
+def used(lf: Lockfast, name: str) -> Any:
+    """Locks whose names are known, so that one script takes them all."""
+    locks = lf.locks(*names_of(name))
+    locks.acquire().release()
+    return locks
+
+
+def test_free_names_take_the_server_few_commands(server: Server, name: str) -> None:
+    if server.version < (7,):
+        pytest.skip("one more command each: it stands for the flags that this server does not know")
+    with ThreadsLockfast(server.url) as lf:
+        locks = used(lf, name)
+        locks.acquire().release()
+        server.reset_stats()
+        locks.acquire().release()
+        told = server.stats()
+        assert {what: told[what] for what in ("evalsha", "time", "mget", "set")} == {
+            "evalsha": 2, "time": 1, "mget": 2, "set": 6,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("took_s", [0.0, 0.3, 0.48, 0.5, 1.5])
+@pytest.mark.parametrize("reply", [7, 0])
+def test_taken_at_once_is_what_the_flow_returns(reply: int, took_s: float) -> None:
+    """The short way of drivers beside the flow that it stands for, given the same reply."""
+    clock = [100.0]
+    asks = Asks([lock_ask(make("lockfast", (each,)), 1.0) for each in ("b", "a")])
+    flow_env, quick_env = (Env(lambda: clock[0], lambda: 0.0, 2.0) for _ in range(2))
+    for env in (flow_env, quick_env):
+        env.seen.learn_all(asks.shown, 3)
+    holder = Notes()
+    flow = several.acquire(asks, 0.0, flow_env, holder, "stem")
+    first = flow.send(None)
+    quick = asks.take("stem", quick_env, 101.0)
+    assert quick is not None
+    assert isinstance(first, Call)
+    assert (first.bound, first.args, first.by) == (quick.bound, (3, "stem"), quick.by)
+    clock[0] += took_s
+    ended = False
+    try:
+        flow.send(reply)
+    except StopIteration:
+        ended = True
+    finally:
+        flow.close()
+    held = group.at_once(asks, reply, 100.0, quick_env)
+    assert (held is not None) == ended
+    if held is not None:
+        assert holder.kept == [held, held]
+        assert dict(flow_env.seen) == dict(quick_env.seen) == {"a": 7, "b": 7}
+
+
+class Notes:
+    """Notes what is held; its own keeper, with nothing to do."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.keeper = self
+
+    def unwatch(self, hold: Hold) -> None: ...
+
+    def unwatch_all(self, holds: Sequence[Hold]) -> None: ...
+
+    def finish(self, hold: Hold) -> None: ...
+
+    def new_ticket(self) -> str:
+        raise AssertionError("nobody waits here")
+
+    def keep(self, ask: Ask, ticket: str, held: Held) -> Hold:
+        self.kept.append(held)
+        return Hold(ask, ticket, held, Era(lambda: 0.0), renews=False)
+
+
 def test_order_is_the_same_for_everybody() -> None:
     asks = [lock_ask(make("lockfast", (each,)), 30) for each in ("b", "a", "c")]
-    assert several.Asks(asks).order == [1, 0, 2]
-    assert [ask.name.shown for ask in several.Asks(asks).in_order] == ["a", "b", "c"]
+    assert Asks(asks).order == [1, 0, 2]
+    assert [ask.name.shown for ask in Asks(asks).in_order] == ["a", "b", "c"]
 
 
 def test_one_that_is_given_back_elsewhere_in_this_moment_does_not_keep_the_others(lf: Lockfast, name: str) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lockfast.drivers.threads import Threads
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
+    from lockfast.flows.effects import Flow, Opening
     from lockfast.grants import Hold
     from lockfast.sim.client import Client
     from lockfast.sim.swarm import Visit
@@ -71,6 +72,9 @@ class Driver:
     def release(self, hold: Hold) -> None:
         perform(Give(hold))
 
+    def open(self, opening: Opening[Any]) -> Any:
+        return perform(Run(_open(opening)))
+
     def run(self, flow: Generator[Any, Any, Any]) -> Any:
         return perform(Run(flow))
 
@@ -83,6 +87,40 @@ class Driver:
     def _make(self, kind: type[Lock], name: str, lease_s: float, renew: bool) -> Lock:
         options = Options(lease_s, None, renew, None, cancel_on_loss=False, grace=0.0, max_hold=None, detect=False)
         return kind(cast("Threads", self), PREFIX, (name,), asks.lock, options)
+
+
+def _open(opening: Opening[Any]) -> Flow[Any]:
+    """As drivers/threads.py does it."""
+    call = opening.prepare()
+    answer: Any = None
+    error: BaseException | None = None
+    flow: Flow[Any] | None = None
+    if call is not None:
+        try:
+            answer = yield call
+            result = opening.settle(answer)
+            if result is not None:
+                return result
+        except GeneratorExit:
+            raise
+        except BaseException as struck:
+            error = struck
+        flow = opening.flow()
+        assert flow.send(None) is call, "it begins with what was sent"
+    flow = flow or opening.flow()
+    while True:
+        try:
+            effect = flow.send(answer) if error is None else flow.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        answer = error = None
+        try:
+            answer = yield effect
+        except GeneratorExit:
+            flow.close()
+            raise
+        except BaseException as struck:
+            error = struck
 
 
 def issued() -> list[str]:

@@ -17,7 +17,7 @@ from sim.gathering import Book, Visitor, is_found, made
 from sim.gathering import play as play_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
@@ -117,6 +117,10 @@ class Campaigns:
         if not hold.why_lost:  # it is being given back
             self.client.world.record("leaving", fence=hold.fence, **self.about)
         self.client.keeper.unwatch(hold)
+
+    def unwatch_all(self, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            self.unwatch(hold)
 
     def finish(self, hold: Hold) -> None:
         self.client.keeper.finish(hold)

@@ -13,7 +13,8 @@ import pytest
 
 from lockfast import together
 from lockfast.errors import LockfastError
-from lockfast.flows import scripts, several
+from lockfast.flows import group, scripts, several
+from lockfast.flows.group import Asks, tally
 from lockfast.grants import RELEASED
 from lockfast.sim.runs import run_seed
 from lockfast.sim.tasks import Cancelled
@@ -80,7 +81,7 @@ class TakesSeveral(Blocking):
     def _tell_the_rest(self, client: Client, mark: str, names: list[str], kept: list[str]) -> None:
         """The wait is over, and nobody is behind any ticket that was used for it and not kept."""
         client.world.record("failed", name=ALL, ticket=mark, client=client.name)
-        tickets = [ticket for stem in issued() for ticket in (stem, *(f"{stem}-{place}" for place in range(3)))]
+        tickets = [ticket for stem in issued() for ticket in (stem, *(stem + mark for mark in tally(3)))]
         for name in names:
             for ticket in tickets:
                 if ticket not in kept:
@@ -119,6 +120,9 @@ def test_without_faults_everybody_gets_all_that_they_want() -> None:
 
 CROWDED: dict[str, Any] = {"waits_s": (None,), "clients": 6, "work": "lease", "renew_share": 1.0, "faults": 0}
 PATIENT: dict[str, Any] = CROWDED | {"waits_s": (0.0, 0.05, 0.1)}
+SHORT: dict[str, Any] = CROWDED | {"leases_s": (0.3,), "renew_share": 0.0, "names": 1}
+# Who gives back in time, by a request that comes late.
+SLOW: dict[str, Any] = SHORT | {"work": "short", "faults": 20, "kinds": ("slow",), "longest_s": 1.0}
 NO_NET = (together.Holder, "abandon", "self._kept", "()")  # what the flow forgets would be found by this
 Edit = tuple[Any, str, str, str]
 BUGS: dict[str, tuple[tuple[Edit, ...], dict[str, Any]]] = {
@@ -127,13 +131,17 @@ BUGS: dict[str, tuple[tuple[Edit, ...], dict[str, Any]]] = {
         CROWDED,
     ),
     "waits in the order given": (
-        ((several.Asks, "__init__", "sorted(range(len(asks)), key=lambda place: asks[place].name.keys[0])",
+        ((Asks, "__init__", "sorted(range(len(asks)), key=lambda place: asks[place].name.keys[0])",
           "list(range(len(asks)))"),),
         CROWDED,
     ),
     "one is not left when nothing is got": (
         ((several, "acquire", "_drop(list(holds.values())", "_drop(list(holds.values())[1:]"), NO_NET),
         PATIENT,
+    ),
+    "what was taken at once is believed for too long": (
+        ((group, "at_once", "sent + ask.lease_ms", "sent + 2 * ask.lease_ms"),),
+        SHORT,
     ),
 }  # fmt: skip
 
@@ -147,23 +155,27 @@ def test_a_planted_bug_is_found(name: str) -> None:
             with ExitStack() as planted:
                 for edit in edits:
                     planted.enter_context(edited(*edit))
-                found = judge(run_seed(seed, choices)) & {"not_stuck", "no_orphan"}
+                found = judge(run_seed(seed, choices)) & {"not_stuck", "no_orphan", "deadline_before_takeover"}
             if found and not judge(run_seed(seed, choices)):
                 return
     pytest.fail(f"{name} was not found")
 
 
 SCRIPT_BUGS = {
-    "all are taken although one is held": (scripts.ADMIT_ALL, "0 0 0 %- '", "0 0 0 '"),
-    "all are given back whoever holds them": (scripts.LEAVE_ALL, "if holder ~= ARGV[i] then", "if not holder then"),
+    "all are taken although one is held": (scripts.ADMIT_ALL, "0 0 0 %- '", "0 0 0 '", SHORT),
+    "all are given back whoever holds them": (
+        scripts.LEAVE_ALL,
+        "head .. mark .. ' ', 1, true) ~= 1",
+        "'1 ') ~= 1",
+        SLOW,
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPT_BUGS)
 def test_a_bug_planted_in_a_script_for_all_is_found(name: str) -> None:
-    script, old, new = SCRIPT_BUGS[name]
-    choices = CROWDED | {"leases_s": (0.3,), "renew_share": 0.0, "names": 1}
+    script, old, new, choices = SCRIPT_BUGS[name]
     with callers(TakesSeveral):
         for seed in range(200):
             with pytest.MonkeyPatch.context() as patch:

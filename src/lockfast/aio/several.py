@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from lockfast import specs
 from lockfast.aio.lock import Block, Grant, Lock
 from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import several
 from lockfast.locks import UNSET, Unset
-from lockfast.together import GrantsView, Holder, LocksBase
+from lockfast.together import Giving, GrantsView, LocksBase, Taking
+
+if TYPE_CHECKING:
+    from lockfast.flows.group import Asks
+    from lockfast.grants import Hold
 
 
 @final
@@ -37,40 +40,41 @@ class Locks(LocksBase[Asyncio, Lock]):
     async def _acquire(self, wait_s: float | None) -> Grants:
         driver = self._driver
         driver.enter()
-        mark = driver.new_ticket()
-        holder = Holder(driver, self._keeping)
-        driver.acquiring.add(mark)
+        taking = Taking(driver, self._asks, self._keeping, wait_s)
+        driver.acquiring.add(taking.stem)
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            for lock in self._locks:
+            for lock in self._wary:
                 lock._refuse_waiting_for_itself()
-            holds = await driver.run(several.acquire(self._asks, wait_s, driver.env, holder))
-            made = tuple([lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)])
-            grants = Grants(made, driver, self._asks)
+            holds = await driver.open(taking)
+            made = None
+            if not self._asks.simple:  # some kinds of lock make other grants; none of those is held whole
+                made = tuple([lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)])
+            grants = Grants(made, holds, taking.stem if taking.is_at_once else "", driver, self._asks)
             if driver.closing:
                 await grants.release()
                 raise Misused("this client was closed while an acquire was waiting")
-            for lock, hold in zip(self._locks, holds, strict=True):
+            for place, lock in self._special:
                 if lock._max_hold_s is not None:
-                    hold.end_after(lock._max_hold_s)
-                lock._tell_when_lost(hold)
+                    holds[place].end_after(lock._max_hold_s)
+                lock._tell_when_lost(holds[place])
             return grants
         except BaseException:
-            holder.abandon()
+            taking.abandon()
             raise
         finally:
-            driver.acquiring.discard(mark)
+            driver.acquiring.discard(taking.stem)
 
     async def __aenter__(self) -> Grants:
         grants = await self._acquire(self._wait_s)
         task = asyncio.current_task()
         assert task is not None, "an async with block runs in a task"
         block = grants._block = Block(task)
-        for lock, grant in zip(self._locks, grants, strict=True):
+        for lock, hold in zip(self._locks, grants._holds, strict=True):
             if lock._cancel_on_loss:
-                grant._hold.when_lost(lambda: self._driver.soon(block.cancel))
-                self._driver.keeper.watch(grant._hold)
+                hold.when_lost(lambda: self._driver.soon(block.cancel))
+                self._driver.keeper.watch(hold)
         self._entered.append((task, grants))
         return grants
 
@@ -92,9 +96,14 @@ class Grants(GrantsView[Asyncio, Grant]):
 
     __slots__ = ("_block",)
 
-    def __init__(self, grants: tuple[Grant, ...], driver: Asyncio, asks: several.Asks) -> None:
-        super().__init__(grants, driver, asks)
+    def __init__(
+        self, grants: tuple[Grant, ...] | None, holds: list[Hold], stem: str, driver: Asyncio, asks: Asks
+    ) -> None:
+        super().__init__(grants, holds, stem, driver, asks)
         self._block: Block | None = None
+
+    def _make(self, hold: Hold) -> Grant:
+        return Grant(hold, self._driver)
 
     async def release(self) -> None:
         """Give back, in one trip, all that were not given back one by one.
@@ -102,6 +111,5 @@ class Grants(GrantsView[Asyncio, Grant]):
         Raises LeaseLost when one had gone before (do not commit), Unreachable when the server did not confirm; the
         client goes on trying in the background then.
         """
-        driver = self._driver
-        driver.enter()
-        await driver.run(several.release(self._holds(), driver.keeper, driver.env, self._asks))
+        self._driver.enter()
+        await self._driver.open(Giving(self))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
     from lockfast.flows.copying import Copies
-    from lockfast.flows.effects import Effect, Flow
+    from lockfast.flows.effects import Effect, Flow, Opening
     from lockfast.flows.scripts import Bound
     from lockfast.grants import Hold
 
@@ -160,6 +160,27 @@ class Asyncio:
             ending.end(hold, True)
             return
         await self._go_on(ending.finish(hold, keeper, env, swaps), [lane], (answer, error))
+
+    async def open(self, opening: Opening[R]) -> R:
+        """Run a flow whose first request is sent from here in the same way."""
+        call = opening.prepare()
+        if call is None:  # as always in clusters, which have more than one line
+            return await self.run(opening.flow())
+        lane = self._line.link
+        if lane is None or not lane.usable:
+            return await self.run(opening.flow())
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            answer = await lane.ask(evalsha(call.bound, call.args), call.by)
+            result = opening.settle(answer)
+            if result is not None:
+                return result
+            if type(answer) is ReplyError:
+                answer = await self._retold(lane, call.bound, call.args, call.by, answer)
+        except BaseException as struck:  # noqa: BLE001 - as above
+            error = struck
+        return await self._go_on(opening.flow(), [lane], (answer, error))
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""

@@ -12,7 +12,7 @@ from lockfast.errors import LockfastError
 from lockfast.flows.renewal import renew_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from lockfast.flows.effects import Env
     from lockfast.grants import Hold
@@ -43,6 +43,12 @@ class Keeper:
     def unwatch(self, hold: Hold) -> None:
         """The holder gives it back: no renewal and no loss any more."""
         self.ledger.holds.pop(hold.ticket, None)
+
+    def unwatch_all(self, holds: Sequence[Hold]) -> None:
+        """The same for several."""
+        watched = self.ledger.holds
+        for hold in holds:
+            watched.pop(hold.ticket, None)
 
     def finish(self, hold: Hold) -> None:
         """See to it that a `leave` which was not confirmed reaches the server, until the lease would end anyway."""

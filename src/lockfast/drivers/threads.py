@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
-    from lockfast.flows.effects import Effect, Flow
+    from lockfast.flows.effects import Effect, Flow, Opening
     from lockfast.flows.scripts import Bound
     from lockfast.grants import Hold
 
@@ -157,6 +157,31 @@ class Threads:
             return
         call = None if swaps else Call(hold.ask.leave, (hold.ticket,), by)
         self._follow(ending.finish(hold, keeper, env, swaps), call, lane, answer, error)
+
+    def open(self, opening: Opening[R]) -> R:
+        """Run a flow whose first request is sent from here in the same way."""
+        call = opening.prepare()
+        if call is None:
+            return self.run(opening.flow())
+        lane: Connection | None = None
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            try:
+                lane = self._free.pop()
+            except IndexError:
+                lane = self._pool.dial(call.by)
+            answer = lane.call(evalsha(call.bound, call.args), call.by)
+            result = opening.settle(answer)
+            if result is not None:
+                answered, lane = lane, None
+                self._free.append(answered)
+                if self.closed:
+                    self._pool.close_free()
+                return result
+        except BaseException as struck:  # noqa: BLE001 - as above
+            error = struck
+        return self._follow(opening.flow(), call, lane, answer, error)
 
     def _follow(
         self, flow: Flow[R], call: Call | None, lane: Connection | None, answer: Any, error: BaseException | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lockfast import names
 
@@ -155,6 +155,23 @@ class Sleep:
 
 Effect = Call | CallMany | Command | Listen | Wait | Scatter | Sleep
 Flow = Generator[Effect, Any, R]
+T = TypeVar("T", covariant=True)
+
+
+class Opening(Protocol[T]):
+    """A flow whose first request is mostly all that it needs: a driver sends that before it starts the flow."""
+
+    def prepare(self) -> Call | None:
+        """The request; None when the flow has to begin by itself."""
+        ...
+
+    def settle(self, reply: Any) -> T | None:
+        """What the flow would return for this reply; None when it has to go on."""
+        ...
+
+    def flow(self) -> Flow[T]:
+        """The flow, which begins with that request."""
+        ...
 
 
 class Env:
@@ -271,3 +288,13 @@ class Seen(dict[str, int]):
                 del self[next(iter(self))]
             except (KeyError, RuntimeError):
                 pass  # another thread dropped one at the same moment, which is as good
+
+    def learn_all(self, names: Sequence[str], fence: int) -> None:
+        """The same for several names that have one fence."""
+        try:
+            for name in names:
+                if self[name] < fence:
+                    self[name] = fence
+        except KeyError:  # one is new here, or was forgotten
+            for name in names:
+                self.learn(name, fence)

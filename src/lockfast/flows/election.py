@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from lockfast.flows.effects import Env, Flow
-    from lockfast.flows.several import Holder
+    from lockfast.flows.group import Holder
     from lockfast.grants import Hold
     from lockfast.names import Name
 

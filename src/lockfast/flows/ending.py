@@ -9,6 +9,8 @@ from lockfast.flows import swapping
 from lockfast.flows.admission import UNDO_S, leave
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lockfast.flows.effects import Env, Flow
     from lockfast.grants import Hold
 
@@ -17,6 +19,8 @@ class Keeps(Protocol):
     """The part of a keeper that a release needs."""
 
     def unwatch(self, hold: Hold) -> None: ...
+
+    def unwatch_all(self, holds: Sequence[Hold]) -> None: ...
 
     def finish(self, hold: Hold) -> None: ...
 

@@ -6,21 +6,17 @@ by one in that order. So whoever waits holds only names that come before the one
 circle. Sending waiting requests for all at once would deadlock even in this order: they arrive together, but places in
 different queues are not taken together.
 
-Names that are free and wanted whole are taken by one script for all of them (`admit_all`), which changes nothing when
-one of them is not that simple, and given back by another. Neither is a second protocol: they do what `admit` and
-`leave` would do for each.
+Names that are free and alike are taken and given back by one script for all of them: see group.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lockfast.errors import LockfastError, NotAcquired, Refused, Unreachable
-from lockfast.flows import admission, ending
+from lockfast.flows import admission, ending, group
 from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, CallMany, backoff
-from lockfast.flows.scripts import ADMIT_ALL, LEAVE_ALL, Bound
-from lockfast.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,75 +24,28 @@ if TYPE_CHECKING:
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Env, Flow
+    from lockfast.flows.group import Asks, Holder
     from lockfast.grants import Hold
 
-MOST_AT_ONCE = 100  # names that one script takes: it keeps the server from everything else meanwhile
+    Asked = tuple[Call, float]  # the request that takes all of them, and when it was sent
 
 
-class Asks:
-    """Several asks, in the one order in which everybody asks and waits: that of their keys."""
-
-    __slots__ = ("_give", "_take", "in_order", "order", "simple")
-
-    def __init__(self, asks: Sequence[Ask]) -> None:
-        self.order = sorted(range(len(asks)), key=lambda place: asks[place].name.keys[0])
-        self.in_order = [asks[place] for place in self.order]
-        self.simple = len(asks) <= MOST_AT_ONCE and all(ask.weight == ask.limit for ask in asks)
-        names = Names(ask.name for ask in self.in_order)
-        self._take = Bound(ADMIT_ALL, names)
-        self._give = Bound(LEAVE_ALL, names)
-
-    def take(self, tickets: dict[Ask, str], env: Env, by: float) -> Call | None:
-        """The request that takes all of them at once; None when the server would say that it is not that simple."""
-        if not self.simple or env.sharded:
-            return None
-        args: list[str | int] = [env.owner]
-        for ask in self.in_order:
-            seen = env.seen.get(ask.name.shown, 0)
-            if not seen:
-                return None  # never used, as far as this client knows: then the server has no state of it
-            args += (f"{ask.kind} {ask.limit}", ask.lease_ms + ask.grace_ms, seen, tickets[ask])
-        return Call(self._take, tuple(args), by)
-
-    def give(self, holds: dict[Ask, Hold], env: Env, by: float) -> Call | None:
-        """The request that gives all of them back at once; None unless that is simple."""
-        if not self.simple or env.sharded or len(holds) < len(self.in_order):
-            return None
-        tickets = []
-        for ask in self.in_order:
-            hold = holds.get(ask)
-            if hold is None or hold.unsure or hold.leave_sent:
-                return None
-            tickets.append(hold.ticket)
-        return Call(self._give, tuple(tickets), by)
-
-
-class Holder(Protocol):
-    """What this flow needs of a client besides its requests."""
-
-    @property
-    def keeper(self) -> ending.Keeps: ...
-
-    def new_ticket(self) -> str: ...
-
-    def keep(self, ask: Ask, ticket: str, held: Held) -> Hold:
-        """Make a hold of what was granted, and renew it from now on: waiting for the others may take long."""
-        ...
-
-
-def acquire(asks: Asks, wait_s: float | None, env: Env, holder: Holder) -> Flow[list[Hold]]:
+def acquire(
+    asks: Asks, wait_s: float | None, env: Env, holder: Holder, stem: str = "", asked: Asked | None = None
+) -> Flow[list[Hold]]:
     """Hold everything that is asked for, in the order it was named. Raises as admission.acquire does.
 
     Whatever it raises, nothing of it stays held: when it is NotAcquired nothing is any more, otherwise the keeper
-    sees to it.
+    sees to it. stem, asked: what their first tickets begin with, and the first request, for a driver that has sent it
+    before it started the flow.
     """
-    started = env.now()
+    started = env.now() if asked is None else asked[1]
     holds: dict[Ask, Hold] = {}
-    stem = holder.new_ticket()
-    sent = {ask: f"{stem}-{place}" for place, ask in enumerate(asks.in_order)}  # tickets that may be under way
+    stem = stem or holder.new_ticket()
+    sent = asks.tickets(stem)  # tickets that may be under way
     try:
         if env.fleet is None:
-            yield from _ask_once(asks, sent, holds, env, holder)
+            yield from _ask_once(asks, stem, asked, sent, holds, env, holder)
         else:
             sent.clear()  # one after the other: each is a majority's to give
         for ask in asks.in_order:
@@ -140,28 +89,40 @@ def _acquire_one(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[
     return (yield from quorum.acquire(ask, ticket, wait_s, env))
 
 
-def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env, holder: Holder) -> Flow[None]:
+def _ask_once(
+    asks: Asks,
+    stem: str,
+    asked: Asked | None,
+    sent: dict[Ask, str],
+    holds: dict[Ask, Hold],
+    env: Env,
+    holder: Holder,
+) -> Flow[None]:
     """One trip for all, tried again with the same tickets if it is not answered.
 
     `holds` gets what can be kept; what was granted behind the first that was taken is left.
     """
-    gives_up_at = env.now() + env.timeout_s
+    sent_at = env.now() if asked is None else asked[1]
+    gives_up_at = sent_at + env.timeout_s
     failures = 0
     unsure = False  # a request went out and was never answered: it may still run, later than a leave
     while True:
-        sent_at = env.now()
         by = min(sent_at + env.attempt_s, gives_up_at)
         wanted = copies(env.replicas, by - sent_at, min(ask.lease_ms for ask in asks.in_order))
         copied: int | LockfastError = 0
         try:
-            take = asks.take(sent, env, by) if not failures else None
+            take = None
+            if not failures:
+                take = asks.take(stem, env, by) if asked is None else asked[0]
             replies: Any = 0
             if take is not None:
                 take.copies = wanted
                 replies = yield take
                 if wanted is not None:
                     replies, copied = replies
-            if replies == 0:
+            if replies:  # the fence of all of them
+                replies = [replies] * len(asks.in_order)
+            else:
                 calls = [
                     Call(ask.admit(env, 0.0), (env.seen.get(ask.name.shown, 0), sent[ask]), by) for ask in asks.in_order
                 ]
@@ -177,6 +138,7 @@ def _ask_once(asks: Asks, sent: dict[Ask, str], holds: dict[Ask, Hold], env: Env
             if env.now() >= gives_up_at:
                 raise
             yield backoff(failures, gives_up_at, env)
+            sent_at = env.now()
             continue
         break
     refusal: BaseException | None = None
@@ -251,6 +213,11 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
     if env.fleet is not None:
         yield from _release_each(holds, keeper, env)
         return
+    moment = env.now()
+    give = asks.give_each(holds, env, moment + env.attempt_s) if asks is not None else None
+    if give is not None and group.begin(holds, keeper, moment):
+        yield from finish(holds, give, None, keeper, env)
+        return
     begun: list[Hold] = []
     failure: LockfastError | None = None
     try:
@@ -260,28 +227,34 @@ def release(holds: Sequence[Hold], keeper: ending.Keeps, env: Env, asks: Asks | 
                     begun.append(hold)
             except LockfastError as error:  # given back elsewhere in this very moment: the others still have to be
                 failure = failure or error
-        if not begun:
-            if failure is not None:
-                raise failure
-            return
-        by = env.now() + env.attempt_s
-        give = asks.give({hold.ask: hold for hold in begun}, env, by) if asks is not None else None
+    except BaseException:
+        group.leave_to(keeper, begun)
+        raise
+    if begun:
+        yield from finish(begun, None, failure, keeper, env)
+    elif failure is not None:
+        raise failure
+
+
+def finish(
+    begun: Sequence[Hold], give: Call | None, failure: LockfastError | None, keeper: ending.Keeps, env: Env
+) -> Flow[None]:
+    """The rest of a release. give: the request for all of them at once. failure: what to raise at the end."""
+    try:
         if give is not None and (yield give) == 1:
             replies = [1] * len(begun)
         else:
+            by = env.now() + env.attempt_s
             calls = [Call(admission.leave_of(hold.ask, hold.unsure), (hold.ticket,), by) for hold in begun]
             replies = yield CallMany(calls, by)
     except GeneratorExit:
         raise
     except BaseException:
-        for hold in begun:
-            hold.stop_leaving(sent=True)
-            keeper.finish(hold)
+        group.leave_to(keeper, begun)
         raise
     for hold, reply in zip(begun, replies, strict=True):
         if isinstance(reply, LockfastError):
-            hold.stop_leaving(sent=True)
-            keeper.finish(hold)
+            group.leave_to(keeper, [hold])
             failure = failure or reply
             continue
         try:

@@ -15,6 +15,8 @@ from lockfast.flows import renewal
 from lockfast.sim.tasks import Task
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lockfast.grants import Hold
     from lockfast.sim.client import Client
     from lockfast.sim.tasks import Steps
@@ -44,6 +46,12 @@ class Keeper:
     def unwatch(self, hold: Hold) -> None:
         """The holder gives it back: no renewal and no loss any more."""
         self.ledger.holds.pop(hold.ticket, None)
+
+    def unwatch_all(self, holds: Sequence[Hold]) -> None:
+        """The same for several."""
+        watched = self.ledger.holds
+        for hold in holds:
+            watched.pop(hold.ticket, None)
 
     def finish(self, hold: Hold) -> None:
         """See to it that a `leave` which was not confirmed reaches the server, until the lease would end anyway."""

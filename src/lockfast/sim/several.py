@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.errors import LeaseLost, LockfastError
 from lockfast.flows import ending, several
+from lockfast.flows.group import Asks
 from lockfast.sim.driving import Run
 from lockfast.sim.holding import Section, TellingHold, believe
 from lockfast.sim.tasks import Cancelled
@@ -38,7 +39,7 @@ class Holder:
 
 def hold_all(client: Client, asks: Sequence[Ask], wait_s: float | None, body: Body) -> Generator[Any, Any, bool]:
     """Acquire all, run the body, release all. True when they were held to the end; Cancelled travels through."""
-    together = several.Asks(asks)
+    together = Asks(asks)
     try:
         holds = yield Run(several.acquire(together, wait_s, client.env, Holder(client)))
     except LockfastError as failure:
@@ -60,7 +61,7 @@ def hold_all(client: Client, asks: Sequence[Ask], wait_s: float | None, body: Bo
 
 
 def _release(
-    client: Client, holds: list[TellingHold], together: several.Asks, error: BaseException | None
+    client: Client, holds: list[TellingHold], together: Asks, error: BaseException | None
 ) -> Generator[Any, Any, bool]:
     try:
         yield Run(several.release(holds, client.keeper, client.env, together))

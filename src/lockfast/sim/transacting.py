@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast import names
 from lockfast.flows import asks, several, transaction
+from lockfast.flows.group import Asks
 from lockfast.sim.driving import Run
 from lockfast.sim.several import Holder
 from lockfast.transactions import lock_name
@@ -32,7 +33,7 @@ class Acts:
         self._client = client
         self._body = body
         locks = [asks.lock(names.make(prefix, lock_name(key)), transaction.LEASE_S) for key in keys]
-        self._asks = several.Asks(locks)
+        self._asks = Asks(locks)
 
     def body(self, attempt: Attempt) -> Call:
         return lambda _: self._body(attempt)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.check.history import HANDED_ON
+from lockfast.flows.group import tally
 from lockfast.names import Names
 from lockfast.sim.telling import fence_text
 
@@ -55,7 +56,9 @@ class Watch:
     def after(self, call: Call) -> None:
         """A script has run."""
         name = call.bound.name
-        tickets = [str(arg) for arg in call.args] if isinstance(name, Names) else [str(call.args[-1])]
+        tickets = [str(call.args[-1])]
+        if isinstance(name, Names):
+            tickets = [tickets[0] + mark for mark in tally(len(name.names))]
         leaving = tickets if call.bound.script.name in ("leave", "leave_all") else []
         heir = str(call.bound.args[2]) if call.bound.script.name == "renew" else ""
         for each in name.names if isinstance(name, Names) else (name,):

@@ -63,6 +63,7 @@ class WriteLock(Lock):
     """The writing side of a read/write lock. It is used as a lock is."""
 
     __slots__ = ()
+    MAY_WAIT_FOR_ITSELF = True
 
     def _refuse_waiting_for_itself(self) -> None:
         me, name = threading.current_thread(), self._ask.name

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from lockfast import specs
 from lockfast.drivers.threads import Threads
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import several
 from lockfast.locks import UNSET, Unset
 from lockfast.sync.lock import Grant, Lock
-from lockfast.together import GrantsView, Holder, LocksBase
+from lockfast.together import Giving, GrantsView, LocksBase, Taking
+
+if TYPE_CHECKING:
+    from lockfast.grants import Hold
 
 
 @final
@@ -36,30 +38,31 @@ class Locks(LocksBase[Threads, Lock]):
 
     def _acquire(self, wait_s: float | None) -> Grants:
         driver = self._driver
-        mark = driver.new_ticket()
-        holder = Holder(driver, self._keeping)
-        driver.acquiring.add(mark)
+        taking = Taking(driver, self._asks, self._keeping, wait_s)
+        driver.acquiring.add(taking.stem)
         try:
             if driver.closing:
                 raise Misused("this client is closed")
-            for lock in self._locks:
+            for lock in self._wary:
                 lock._refuse_waiting_for_itself()
-            holds = driver.run(several.acquire(self._asks, wait_s, driver.env, holder))
-            made = tuple([lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)])
-            grants = Grants(made, driver, self._asks)
+            holds = driver.open(taking)
+            made = None
+            if not self._asks.simple:  # some kinds of lock make other grants; none of those is held whole
+                made = tuple([lock._grant(hold) for lock, hold in zip(self._locks, holds, strict=True)])
+            grants = Grants(made, holds, taking.stem if taking.is_at_once else "", driver, self._asks)
             if driver.closing:
                 grants.release()
                 raise Misused("this client was closed while an acquire was waiting")
-            for lock, hold in zip(self._locks, holds, strict=True):
+            for place, lock in self._special:
                 if lock._max_hold_s is not None:
-                    hold.end_after(lock._max_hold_s)
-                lock._tell_when_lost(hold)
+                    holds[place].end_after(lock._max_hold_s)
+                lock._tell_when_lost(holds[place])
             return grants
         except BaseException:
-            holder.abandon()
+            taking.abandon()
             raise
         finally:
-            driver.acquiring.discard(mark)
+            driver.acquiring.discard(taking.stem)
 
     def __enter__(self) -> Grants:
         grants = self._acquire(self._wait_s)
@@ -81,11 +84,13 @@ class Grants(GrantsView[Threads, Grant]):
 
     __slots__ = ()
 
+    def _make(self, hold: Hold) -> Grant:
+        return Grant(hold, self._driver)
+
     def release(self) -> None:
         """Give back, in one trip, all that were not given back one by one.
 
         Raises LeaseLost when one had gone before (do not commit), Unreachable when the server did not confirm; the
         client goes on trying in the background then.
         """
-        driver = self._driver
-        driver.run(several.release(self._holds(), driver.keeper, driver.env, self._asks))
+        self._driver.open(Giving(self))
