@@ -6,11 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from lockfast.clock import now
-from lockfast.drivers.connection import connect
+from lockfast.drivers.connection import connect, deliver
 from lockfast.drivers.door import Door
+from lockfast.drivers.wire import ReplyError
 from lockfast.errors import Misused, Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockfast.drivers.connection import Connection
     from lockfast.endpoints import Endpoint
     from lockfast.flows.effects import Env
@@ -62,6 +65,43 @@ class Pool:
         self.free.append(connection)
         if self.closed:  # closed meanwhile: whoever closed may have missed this one
             self.close_free()
+
+    def undo(
+        self, request: bytes, by: float, unanswered: list[Connection], let_go: Callable[[Connection], None]
+    ) -> None:
+        """Send a `leave` behind every request that it may have to undo; over another connection if all are broken."""
+        if not unanswered and self.free:
+            unanswered.append(self.take(by))  # nothing to go behind, and it may have been closed meanwhile
+        written = False
+        while unanswered:
+            connection = unanswered.pop()
+            try:
+                connection.send(request, 1)
+                if not written:
+                    if isinstance(connection.read(by), ReplyError):
+                        let_go(connection)  # a server that is no master any more, say: it has undone nothing
+                        continue
+                    self.give_back(connection)
+                    return  # answered, and with it all that was sent before
+            except TimeoutError:
+                pass  # it will run when the server gets to it
+            except Unreachable:
+                let_go(connection)
+                continue
+            except BaseException:
+                let_go(connection)
+                raise
+            written = True
+            let_go(connection)
+        if written:
+            return
+        connection = deliver(self.endpoint, self.door.path(), by, request)
+        try:
+            connection.read(by)
+        except TimeoutError:
+            pass
+        finally:
+            let_go(connection)
 
     def close_free(self) -> None:
         """Close what nobody uses at the moment."""

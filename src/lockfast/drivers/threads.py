@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
 from lockfast.drivers import forks, trips, wire
-from lockfast.drivers.connection import TICK_S, deliver
+from lockfast.drivers.connection import TICK_S
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.identity import agent_of_thread, new_client_id, new_ticket, owner_text
 from lockfast.drivers.keeper_threads import Keeper
 from lockfast.drivers.pool import Lingering, Pool
 from lockfast.drivers.wire import PING, ReplyError, evalsha
-from lockfast.errors import LockfastError, Unreachable
+from lockfast.errors import LockfastError
 from lockfast.flows import admission, ending, swapping
 from lockfast.flows.admission import at_once
 from lockfast.flows.effects import Call, CallMany, Command, Env, Listen, Sleep, Wait
@@ -272,41 +272,9 @@ class Threads:
         return answer
 
     def _undo(self, call: Call, unanswered: list[Connection]) -> None:
-        """Send a `leave` behind every request that it may have to undo; over another connection if all are broken."""
+        """Send a `leave` behind every request that it may have to undo."""
         # With its text: a server that forgot the script cannot ask for it here.
-        request = wire.eval_text(call.bound, call.args)
-        if not unanswered and self._free:
-            unanswered.append(self._pool.take(call.by))  # nothing to go behind, and it may have been closed meanwhile
-        written = False
-        while unanswered:
-            connection = unanswered.pop()
-            try:
-                connection.send(request, 1)
-                if not written:
-                    if isinstance(connection.read(call.by), ReplyError):
-                        self._let_go(connection)  # a server that is no master any more, say: it has undone nothing
-                        continue
-                    self._pool.give_back(connection)
-                    return  # answered, and with it all that was sent before
-            except TimeoutError:
-                pass  # it will run when the server gets to it
-            except Unreachable:
-                self._let_go(connection)
-                continue
-            except BaseException:
-                self._let_go(connection)
-                raise
-            written = True
-            self._let_go(connection)
-        if written:
-            return
-        connection = deliver(self.endpoint, self._pool.door.path(), call.by, request)
-        try:
-            connection.read(call.by)
-        except TimeoutError:
-            pass
-        finally:
-            self._let_go(connection)
+        self._pool.undo(wire.eval_text(call.bound, call.args), call.by, unanswered, self._let_go)
 
     def _retold(
         self, connection: Connection, bound: Bound, args: tuple[str | int | bytes, ...], by: float, reply: Exception
