@@ -81,7 +81,7 @@ def test_lock_without_a_timeout_that_was_dropped_is_given_back(ours: Locks, name
 @pytest.mark.slow
 def test_lock_with_a_timeout_is_kept_to_its_end_when_it_was_dropped(ours: Locks, name: str) -> None:
     """As in redis-py, where "at most once a minute" is written so. A dropped grant of Lockfast's is given back."""
-    ours(name, timeout=1.5).acquire(blocking=False)
+    ours(name, timeout=6).acquire(blocking=False)
     gc.collect()
     renewed = ours(f"{name}-renewed")
     renewed.acquire()  # now the keeper looks at everything once a second
