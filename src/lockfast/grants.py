@@ -56,6 +56,7 @@ class Hold:
     is_failing = False  # whether it was logged that renewals fail
     revoked = False  # its holder was asked to let go
     handed_on = False  # another process has it now
+    unchanged = True  # the server keeps what it wrote when it was granted, as far as this client has changed it
     votes: Votes | None = None  # where a majority of servers decides
 
     def __init__(self, ask: Ask, ticket: str, held: Held | Voted, era: Era, renews: bool) -> None:
@@ -107,6 +108,7 @@ class Hold:
             if self.state is not HELD or self.era.now() >= self.deadline:
                 return
             self.why_unrenewed = ""
+            self.unchanged = False
             self.deadline = min(max(self.deadline, deadline), self.ends_at)
             self.renew_at = inf if self.deadline >= self.ends_at else self.deadline - self.lease_ms * RENEW_BEFORE
 

@@ -118,6 +118,15 @@ class Threads:
 
     def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
+        try:
+            self._release(hold)
+        except LockfastError:
+            raise
+        except BaseException:
+            ending.rescue(hold, self.keeper)
+            raise
+
+    def _release(self, hold: Hold) -> None:
         env, keeper = self.env, self.keeper
         moment = now()
         if not ending.begin(hold, keeper, moment):
@@ -154,6 +163,8 @@ class Threads:
             error = struck
         if stood:
             ending.end(hold, True)
+            if error is not None:
+                raise error  # Ctrl-C, when all was done
             return
         call = None if swaps else Call(hold.ask.leave, (hold.ticket,), by)
         self._follow(ending.finish(hold, keeper, env, swaps), call, lane, answer, error)

@@ -107,6 +107,7 @@ def campaign(ask: Candidacy, wait_s: float | None, env: Env, holder: Holder) -> 
 def proclaim(hold: Hold, value: str, env: Env) -> Flow[None]:
     """Let the leader say something, trying as long as it leads. Raises LeaseLost, NotHeld, Unreachable, Refused."""
     hold.check()
+    hold.unchanged = False  # what is proclaimed is kept with the hold
     ask = hold.ask
     assert isinstance(ask, Candidacy), "only a leader proclaims"
     # Numbered by a clock that never steps back: what is said later has the larger number.

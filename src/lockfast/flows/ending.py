@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lockfast.errors import LeaseLost, Unreachable
+from lockfast.errors import LeaseLost, LockfastError, Unreachable
 from lockfast.flows import swapping
 from lockfast.flows.admission import UNDO_S, leave
+from lockfast.grants import LEAVING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +39,21 @@ def begin(hold: Hold, keeper: Keeps, moment: float | None = None) -> bool:
 
 def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
     """Give a hold back. Raises NotHeld, LeaseLost, or Unreachable when it was not confirmed (call again)."""
-    if begin(hold, keeper):
-        yield from finish(hold, keeper, env)
+    try:
+        if begin(hold, keeper):
+            yield from finish(hold, keeper, env)
+    except (GeneratorExit, LockfastError):
+        raise
+    except BaseException:
+        rescue(hold, keeper)
+        raise
+
+
+def rescue(hold: Hold, keeper: Keeps) -> None:
+    """An interrupt has ended a release, maybe where nobody was prepared for it: the keeper goes on with it."""
+    if hold.state is LEAVING:
+        hold.stop_leaving(sent=True)  # it may be on its way
+        keeper.finish(hold)
 
 
 def finish(hold: Hold, keeper: Keeps, env: Env, swaps: bool = False) -> Flow[None]:
@@ -67,8 +81,7 @@ def finish(hold: Hold, keeper: Keeps, env: Env, swaps: bool = False) -> Flow[Non
             raise hold.loss() from failure
         raise
     except BaseException:
-        hold.stop_leaving(sent=True)  # it may be on its way
-        keeper.finish(hold)
+        rescue(hold, keeper)
         raise
     end(hold, stood)
 

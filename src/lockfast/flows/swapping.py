@@ -7,8 +7,8 @@ before the grant), what is kept differs and nothing happens: then the script fol
 and those are dear where somebody waits. So only holds that are given back in a moment are swapped, and a name that was
 found in use by others is left to the script for a while.
 
-Servers before Valkey 8.1 and Redis 8.4 do not know IFEQ. A client finds out by itself, and does not ask again; nor
-after any other refusal, as of a server at its maxmemory, where scripts still give back.
+Servers before Valkey 8.1 and Redis 8.4 do not know IFEQ. A client finds out by itself, and does not ask again. At
+maxmemory the command is refused, while the script still gives back.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 YOUNG_S = 0.005  # who holds for longer has more time to be joined than a swap saves
 AFTER_S = 1.0  # how old a client must be: one that lives shorter has nothing of it
+PAUSE_S = 60.0  # for how long a server that refused is not asked again
 SWAPPED = b"OK"
 
 
@@ -58,6 +59,7 @@ def is_due(hold: Hold, moment: float, env: Env) -> bool:
         hold.deadline - moment >= ask.lease_s * MARGIN_RATIO - MARGIN_S - env.young_s
         and moment >= ask.crowded_until
         and moment >= env.swaps_from
+        and hold.unchanged
         and not hold.leave_sent
     )
 
@@ -70,8 +72,9 @@ def swap(hold: Hold, env: Env) -> Flow[bool]:
     except Unreachable as failure:
         hold.leave_sent = hold.leave_sent or failure.sent
         return False
-    except Refused:
-        env.swaps_from = inf  # it does not know the command; should it refuse everything, the script is told so too
+    except Refused as refusal:
+        # "ERR syntax error": it does not know the command. All else may pass; the script is told the same, or runs.
+        env.swaps_from = inf if refusal.code == "ERR" else env.now() + PAUSE_S
         return False
     if answer != SWAPPED:
         hold.ask.meet_others(env.now())
