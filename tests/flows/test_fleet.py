@@ -75,19 +75,51 @@ WAITS_S = MAX_LEASE_S + COARSE_S
 def test_an_append_only_file_without_a_mark_may_be_a_new_one() -> None:
     wiped = told("a", uptime_s=0, lasts=True)
     assert wiped.short_s == WAITS_S
-    assert wiped.new_mark == f"a {NOON_US + round(WAITS_S * 1e6)}"
+    assert wiped.new_mark == f"a {NOON_US + round(COARSE_S * 1e6)}", "it has kept nothing from before that"
 
 
 def test_a_mark_of_another_run_shows_that_its_memory_was_kept_and_counts_from_then_on() -> None:
-    again = told("b", uptime_s=0, lasts=True, mark=f"a {NOON_US + 4_000_000}")
-    assert again.short_s == 4.0, "the run before was not counted before that, and this one knows no more"
-    assert again.new_mark == f"b {NOON_US + 4_000_000}"
-    assert told("b", uptime_s=0, lasts=True, mark=f"a {NOON_US - 1}").new_mark == "b 0"
+    again = told("b", uptime_s=0, lasts=True, mark=f"a {NOON_US - 6_000_000}")
+    assert again.short_s == MAX_LEASE_S - 6, "the run before was not counted before that, and this one knows no more"
+    assert again.new_mark == f"b {NOON_US - 6_000_000}"
+    assert told("b", uptime_s=0, lasts=True, mark=f"a {NOON_US - 60_000_000}").short_s == 0
+
+
+def test_a_mark_that_was_left_under_a_wrong_max_lease_is_judged_by_the_right_one() -> None:
+    """A program that named a second came by, and was refused; then the key was put right."""
+    wiped = told("a", uptime_s=3, lasts=True)._replace(max_lease_ms=1000)
+    assert wiped.short_s == 0
+    later = told("a", uptime_s=4, lasts=True, server_us=NOON_US + 1_000_000, mark=wiped.new_mark or "")
+    assert later.short_s == WAITS_S - 4
+
+
+def test_servers_are_judged_anew_when_another_max_lease_is_taken_over() -> None:
+    nodes = [Node(f"s{place}", Env(lambda: 100.0, lambda: 0.5, 2.0)) for place in range(3)]
+    fleet = Fleet(nodes, 0.05, None)
+    fleet.introduce(0, told("a", uptime_s=3)._replace(max_lease_ms=1000), 100.0, 100.1)
+    assert fleet.is_counted(0, 100.1)
+    fleet._is_agreed = False  # as when servers that could not work together are looked at again
+    fleet.introduce(1, told("b"), 101.0, 101.1)
+    assert not fleet.is_counted(0, 101.1)
+    assert 0 in fleet.to_probe(200.0)
+    fleet.introduce(0, told("a", uptime_s=4), 101.2, 101.3)
+    assert not fleet.is_counted(0, 101.3)
+    assert fleet.is_counted(0, 101.3 + WAITS_S)
+
+
+def test_words_of_an_earlier_run_that_come_late_end_no_quarantine(fleet: Fleet) -> None:
+    """Threads may dial twice: the first connection was held up, and the server restarted empty meanwhile."""
+    fleet.introduce(0, told("a"), 100.0, 100.1)
+    fleet.introduce(0, told("b", uptime_s=0), 101.0, 101.1)
+    fleet.introduce(0, told("a"), 100.0, 101.2)
+    assert not fleet.is_counted(0, 101.2)
+    assert not fleet.is_counted(0, 101.2 + MAX_LEASE_S - 1)
+    assert fleet.is_counted(0, 101.2 + WAITS_S)
 
 
 def test_a_mark_of_this_run_tells_what_came_of_it_whatever_became_of_the_file_since() -> None:
     assert told("a", uptime_s=1, lasts=True, whole=False, mark="a 0").short_s == 0
-    assert told("a", uptime_s=1, lasts=True, mark=f"a {NOON_US + 5_000_000}").short_s == 5.0
+    assert told("a", uptime_s=1, lasts=True, mark=f"a {NOON_US - 5_000_000}").short_s == MAX_LEASE_S - 5
     assert told("a", uptime_s=1, lasts=True, mark="a 0").new_mark is None
 
 
@@ -175,7 +207,15 @@ def test_however_slow_an_answer_was_the_proposal_stays_near_the_clock(fleet: Fle
 def test_a_greeting_is_read_as_the_servers_write_it() -> None:
     info = b"# Server\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n"
     aof = b"aof_enabled:1\r\naof_last_write_status:ok\r\n"
-    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", b"abc 7", [b"1700000000", b"5"]]
+    replies = [
+        info,
+        aof,
+        [b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"],
+        None,
+        b"10000",
+        b"abc 7",
+        [b"1700000000", b"5"],
+    ]
     asked = greeting("lockfast", 10_000)
     assert len([words for words in asked if words[0] != "SCRIPT"]) == len(replies), (
         "the scripts are told, not asked for"
@@ -192,7 +232,15 @@ def test_a_greeting_is_read_as_the_servers_write_it() -> None:
 def test_an_append_only_file_that_began_after_the_start_shows_nothing(line: str) -> None:
     info = b"run_id:abc\r\nuptime_in_seconds:7\r\n"
     aof = f"aof_enabled:1\r\naof_last_write_status:ok\r\n{line}\r\n".encode()
-    replies = [info, aof, [b"appendfsync", b"always"], None, b"10000", None, [b"1700000000", b"5"]]
+    replies = [
+        info,
+        aof,
+        [b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"],
+        None,
+        b"10000",
+        None,
+        [b"1700000000", b"5"],
+    ]
     read = read_greeting("lockfast", replies, lambda _reply: None)
     assert read.lasts
     assert not read.is_whole

@@ -46,13 +46,13 @@ ALL = (
     _bug(
         "an append-only file passes for the one that there was",
         OVERLAP,
-        [(INTRODUCTION, "if run_id and (run_id == self.run_id or self.is_whole):", "if self.is_whole:")],
+        [(INTRODUCTION, "if run_id and (run_id == self.run_id or self.is_whole) else", "if self.is_whole else")],
         keep_share=1.0, **FORGOTTEN,
     ),
     _bug(
         "a mark of a run that did not count yet",
         OVERLAP,
-        [(INTRODUCTION, "self.server_us + ceil(short_s * 1e6) if short_s else 0", "0")],
+        [(INTRODUCTION, "max(self.since_us, 0)", "0")],
         keep_share=1.0, **FORGOTTEN,
     ),
     _bug(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SETTINGS = (
     "appendonly",
     "appendfsync",
+    "no-appendfsync-on-rewrite",
     "save",
     "maxmemory",
     "maxmemory-policy",

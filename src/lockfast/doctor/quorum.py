@@ -121,7 +121,7 @@ def _introduced(node: Facts, up_s: int, max_lease_ms: int) -> Introduction:
 
 
 def _keeps(node: Facts) -> bool:
-    return lasts(node.info, node.config.get("appendfsync", ""))
+    return lasts(node.info, node.config)
 
 
 def _clocks(there: list[Facts]) -> list[Finding]:

@@ -42,7 +42,9 @@ def release(hold: Hold, keeper: Keeps, env: Env) -> Flow[None]:
     try:
         if begin(hold, keeper):
             yield from finish(hold, keeper, env)
-    except (GeneratorExit, LockfastError):
+    except GeneratorExit:
+        raise  # the process died here; nobody is left to tidy up
+    except LockfastError:
         raise
     except BaseException:
         rescue(hold, keeper)
@@ -84,6 +86,12 @@ def finish(hold: Hold, keeper: Keeps, env: Env, swaps: bool = False) -> Flow[Non
         rescue(hold, keeper)
         raise
     end(hold, stood)
+
+
+def abandon(hold: Hold, keeper: Keeps) -> None:
+    """Let the keeper give back a hold whose grant nobody has, and nobody will have."""
+    if begin(hold, keeper):
+        rescue(hold, keeper)
 
 
 def leave_by(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = None) -> Flow[bool]:

@@ -129,13 +129,18 @@ class Fleet:
             self._blank.add(place)
             return False
         self._in_doubt.discard(place)
+        is_back = told.run_id in node.runs and told.run_id != node.run_id
+        was_known = told.run_id in node.runs
+        node.runs.add(told.run_id)  # before it is looked for: of two threads one sees the other
         trouble = self._trouble_with(node, told)
         if trouble is not None:
+            if not was_known:
+                node.runs.discard(told.run_id)
             self._troubles[place] = trouble
             self._doubts_at = heard + DOUBTS_S
             raise Refused(trouble[0], code=trouble[1])
         self._troubles.pop(place, None)
-        self._hear(place, node, told, sent, heard)
+        self._hear(place, node, told, sent, heard, is_back)
         return True
 
     def _trouble_with(self, node: Node, told: Introduction) -> tuple[str, str] | None:
@@ -151,15 +156,17 @@ class Fleet:
             return words, "MAXLEASE"
         return None
 
-    def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float) -> None:
+    def _hear(self, place: int, node: Node, told: Introduction, sent: float, heard: float, is_back: bool) -> None:
         if told.max_lease_ms != self.max_lease_ms:
             self._set_max_lease(told.max_lease_ms / 1000)
+            for other in self.nodes:
+                other.counts_at = inf  # it was judged by another one
         self._is_agreed = True
         self._blank.discard(place)
-        if node.run_id != told.run_id:
+        if node.run_id != told.run_id or node.counts_at == inf:
+            # One that was left and comes back (or whose words come late): others may have voted here in between.
+            short_s = self.max_lease_s if is_back else told.short_s
             node.run_id = told.run_id
-            node.runs.add(told.run_id)
-            short_s = told.short_s
             # From when it was heard: it had been up for that long by then, and no longer when it was asked.
             node.counts_at = -inf if short_s <= 0 else heard + short_s * RATE
         node.told_time(told.server_us, sent, heard)
@@ -246,7 +253,7 @@ class Fleet:
             place
             for place, node in enumerate(self.nodes)
             if not node.probing
-            and (node.why_down or node.asked_at <= latest or not node.run_id or place in self._in_doubt)
+            and (node.why_down or node.asked_at <= latest or node.counts_at == inf or place in self._in_doubt)
             and node.looked_at <= moment - PROBE_S
         ]
 

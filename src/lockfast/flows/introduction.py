@@ -2,18 +2,17 @@
 
 A server that restarted counts at once if it has lost nothing that it had answered. Settings alone do not show that: an
 append-only file may be a new one, as the disk was, and `appendfsync always` may be newer than the crash. So clients
-leave a *mark* on a server whose writes last: the run that it was left in, and the server's time from which that run
-counts. Three cases, for a server that is asked in a run of its own:
-- its mark is of this run: somebody has judged this run before, and the mark says what came of it;
-- its mark is of another run, and all it knows was read from an append-only file: it has kept what that run knew, and
-  counts from when that one did;
-- else it may have forgotten, and counts when it has been up for `max_lease`.
+leave a *mark* on a server whose writes last: the run that it was left in, and the server's time since when it has kept
+all that it voted. When that is `max_lease` ago, it counts; the mark does not say so itself, as `max_lease` may have
+been wrong when it was left. Three cases, for a server that is asked in a run of its own:
+- its mark is of this run: somebody has judged this run before, and it has kept all since the time in the mark;
+- its mark is of another run, and all it knows was read from an append-only file: it has kept what that run knew;
+- else it may have forgotten, and has kept all since it was started.
 A server whose writes may get lost has its mark taken away: what follows the mark would not be in the file.
 """
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.errors import LockfastError, Refused
@@ -42,11 +41,14 @@ class Introduction(NamedTuple):
     @property
     def short_s(self) -> float:
         """How long its votes do not count yet, from when this was heard."""
-        short_s = self.max_lease_ms / 1000 + COARSE_S - self.uptime_s
-        run_id, counts_us = read_mark(self.mark)
-        if run_id and (run_id == self.run_id or self.is_whole):
-            short_s = min(short_s, (counts_us - self.server_us) / 1e6)
-        return max(0.0, short_s)
+        return max(0.0, self.max_lease_ms / 1000 - (self.server_us - self.since_us) / 1e6)
+
+    @property
+    def since_us(self) -> int:
+        """The server's time since when it has kept all that it voted. What it had before that may be forgotten."""
+        since_us = self.server_us - int((self.uptime_s - COARSE_S) * 1e6)
+        run_id, marked_us = read_mark(self.mark)
+        return min(since_us, marked_us) if run_id and (run_id == self.run_id or self.is_whole) else since_us
 
     @property
     def new_mark(self) -> str | None:
@@ -56,14 +58,13 @@ class Introduction(NamedTuple):
             return "" if run_id else None
         if run_id == self.run_id:
             return None
-        short_s = self.short_s
-        return f"{self.run_id} {self.server_us + ceil(short_s * 1e6) if short_s else 0}"
+        return f"{self.run_id} {max(self.since_us, 0)}"
 
 
 def read_mark(mark: str) -> tuple[str, int]:
-    """The run that a mark was left in, and the server's time in µs from which that run counts. "": it says nothing."""
-    run_id, _, counts_us = mark.partition(" ")
-    return (run_id, int(counts_us)) if counts_us.isascii() and counts_us.isdigit() else ("", 0)
+    """The run that a mark was left in, and the server's time in µs since when all is kept. "": it says nothing."""
+    run_id, _, since_us = mark.partition(" ")
+    return (run_id, int(since_us)) if since_us.isascii() and since_us.isdigit() else ("", 0)
 
 
 def mark_key(prefix: str) -> str:
@@ -76,7 +77,7 @@ def greeting(prefix: str, offer_ms: int) -> list[Words]:
     return [
         ("INFO", "server"),
         ("INFO", "persistence"),
-        ("CONFIG", "GET", "appendfsync"),
+        ("CONFIG", "GET", "*appendfsync*"),
         ("SET", key, offer_ms, "NX") if offer_ms else ("EXISTS", key),
         ("GET", key),
         ("GET", mark_key(prefix)),
@@ -108,8 +109,8 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
         if failure is not None:
             raise failure
     facts = _facts(server) | _facts(persistence)
-    # Who may not ask for the setting cannot know.
-    is_lasting = lasts(facts, _texts(fsync)[-1] if refused(fsync) is None and fsync else "")
+    settings = _texts(fsync) if refused(fsync) is None else []  # who may not ask for them cannot know
+    is_lasting = lasts(facts, dict(zip(settings[::2], settings[1::2], strict=False)))
     try:
         return Introduction(
             facts["run_id"],
@@ -125,13 +126,14 @@ def read_greeting(prefix: str, replies: list[Any], refused: Callable[[Any], Lock
         raise Refused(f"it does not say what a quorum needs to know: {error!r}", code="INFO") from error
 
 
-def lasts(facts: Mapping[str, str], appendfsync: str) -> bool:
-    """Whether all that a server with this INFO and this setting answers is on its disk by then."""
+def lasts(facts: Mapping[str, str], settings: Mapping[str, str]) -> bool:
+    """Whether all that a server with this INFO and these settings answers is on its disk by then."""
     return (
         facts.get("aof_enabled") == "1"
         and facts.get("aof_last_write_status", "ok") == "ok"
-        and appendfsync == "always"
-    )  # fmt: skip
+        and settings.get("appendfsync") == "always"
+        and settings.get("no-appendfsync-on-rewrite") == "no"  # else it is not, while a child writes something
+    )
 
 
 def began_later(facts: Mapping[str, str]) -> bool:

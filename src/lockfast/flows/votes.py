@@ -208,7 +208,6 @@ class Round:
         place, votes, sent = self.places[index], self._votes, self.sent
         if votes.tickets is not self._tickets and votes.tickets[place] != self._tickets[place]:
             return  # it was taken back meanwhile
-        votes.owed[place] -= 1
         node = self._nodes[place]
         if type(reply) is list:
             code, fence, ms, last = reply
@@ -226,6 +225,7 @@ class Round:
                 votes.unsure[place] = True
             self.replies[place] = reply
             self.no += 1
+            votes.owed[place] -= 1
             return
         self.replies[place] = code
         votes.fences[place] = fence
@@ -233,11 +233,13 @@ class Round:
             votes.deadlines[place] = -inf
             votes.dues_ms[place] = ms
             self.no += 1
+            votes.owed[place] -= 1
             return
         # Never more than was asked for: a server whose clock stepped back sees more left than there is.
         deadline = self.deadline if ms >= self._whole_ms else deadline_of(sent, ms - votes.ask.grace_ms)
         if deadline > votes.deadlines[place]:
             votes.deadlines[place] = deadline
+        votes.owed[place] -= 1  # last: who is interrupted before that has it taken back
         if code == 2:
             votes.is_wanted = True
         if node.counts_at > sent:

@@ -208,7 +208,8 @@ class Server:
         return "".join(f"{line}\r\n" for line in lines).encode()
 
     def _config_get(self, session: Session, words: list[bytes]) -> Reply:
-        return [b"appendfsync", b"always" if self.keeps else b"everysec"] if words == [b"appendfsync"] else []
+        fsync = [b"appendfsync", b"always" if self.keeps else b"everysec", b"no-appendfsync-on-rewrite", b"no"]
+        return fsync if words == [b"*appendfsync*"] else []
 
     # Push
 

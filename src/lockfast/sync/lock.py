@@ -17,6 +17,7 @@ from lockfast.locks import UNSET, LockBase, Unset, one_server_only
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lockfast.flows.admission import Held
     from lockfast.flows.guarding import Word
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -47,6 +48,7 @@ class Lock(LockBase[Threads, "Grant"]):
         ticket = driver.new_ticket()
         acquiring = driver.acquiring
         acquiring.add(ticket)
+        held: Held | None = None
         try:
             if driver.closing:
                 raise Misused("this client is closed")
@@ -70,6 +72,12 @@ class Lock(LockBase[Threads, "Grant"]):
             else:
                 driver.keeper.note(hold)
             return grant
+        except LockfastError:
+            raise
+        except BaseException:  # Ctrl-C, before anybody had the grant
+            if held is not None:
+                ending.abandon(Hold(ask, ticket, held, driver.era, renews=False), driver.keeper)
+            raise
         finally:  # last: `close()` gives back what the keeper knows once nobody is acquiring
             acquiring.discard(ticket)
 
