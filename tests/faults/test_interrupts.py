@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,10 @@ import pytest
 from faults.actors import Script
 from kit.servers import wait_until
 from kit.sides import Side
-from lockfast import Lockfast
+from lockfast import Grant, Lockfast
 from lockfast.clock import now
 from lockfast.errors import LeaseLost, NotAcquired
+from lockfast.flows import swapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,6 +297,34 @@ def test_ctrl_c_at_any_place_leaves_nothing_that_is_renewed_for_ever(
         gc.collect()
         wait_until(lambda: not [one for one in spy.names() if one[0] == name], timeout_s=4 * lease_s + 1)
     gc.collect()  # sockets that were in nobody's hands: said here, and not in the next test
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["script", "swap", "script after a swap"])
+def test_ctrl_c_at_any_place_of_a_release_is_heard_and_gives_it_back_long_before_the_lease_ends(
+    valkey_server: Server, name: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # sockets that were in nobody's hands complain
+    monkeypatch.setattr(swapping, "AFTER_S", inf if how == "script" else -1.0)
+    monkeypatch.setattr(swapping, "YOUNG_S", inf)
+    with Lockfast(valkey_server.url) as lf, Lockfast(valkey_server.url) as spy:
+        lf.lock(name, "first").acquire().release()
+        part, returned = 0, False
+        while not returned:
+            part += 1
+            grant = lf.lock(name, part, lease=60).acquire()
+            if how == "script after a swap":
+                grant._hold.fence += 1  # as if it were another's: what is swapped for is not there
+
+            def release(grant: Grant = grant) -> None:
+                nonlocal returned
+                grant.release()
+                returned = True
+
+            assert interrupted(release, part) is not returned, f"place {part}: it was not heard"
+        assert part > 30
+        wait_until(lambda: not [one for one in spy.names() if one[0] == name], timeout_s=10, what="all given back")
+    gc.collect()
 
 
 @pytest.mark.slow
