@@ -292,7 +292,7 @@ class Fleet:
         told = []
         for place, node in enumerate(self.nodes):
             words = node.why_down
-            if not words and not node.run_id:
+            if not words and node.counts_at == inf:  # never met, or to be judged anew
                 words = "no answer yet"
             elif not words and node.counts_at > moment:
                 words = (
