@@ -103,3 +103,41 @@ def test_leaves_that_are_made_in_one_go_are_those_that_each_server_needs(states:
     for place, call in made:
         assert call.bound.args[1] == (1 if states[place] in ("other", "lost") else 0), "whether it leaves a tombstone"
         assert call.args == ("t",)
+
+
+@pytest.mark.parametrize("how", ["yes", "no", "a place in the queue", "no answer"])
+def test_late_reply_that_is_heard_while_its_vote_is_taken_back_counts_for_nothing(how: str) -> None:
+    # In threads another one may read the reply, and be anywhere in `hear` when the owner forgets. Here the owner does
+    # so at the place where the reply makes the reader look at the clock or at the vote's own words.
+    world = World()
+    ballot, votes = world.ballot, world.votes
+    ballot.begin([object()] * COUNT)
+    said: dict[str, Any] = {
+        "yes": [3, ballot.fence, 3500, NOON_US],
+        "no": [0, ballot.fence, 400, NOON_US],
+        "a place in the queue": [0, ballot.fence, 400, 2],
+        "no answer": Unreachable("gone", sent=False),
+    }
+
+    class Nodes(list[Node]):
+        def __getitem__(self, place: Any) -> Any:
+            votes.forget(world.fleet.everywhere)
+            return super().__getitem__(place)
+
+    ballot._nodes = Nodes(world.fleet.nodes)
+    ballot.hear(0, said[how])
+    assert votes.tickets[0] != "t"
+    assert votes.granted(0, SENT) == []
+    assert not votes.may_stand(0)
+    assert (votes.positions[0], votes.owed[0], votes.fences[0]) == (0, 0, 0)
+
+
+def test_reply_that_was_heard_before_others_were_taken_back_still_counts() -> None:
+    world = World()
+    ballot, votes = world.ballot, world.votes
+    ballot.begin([object()] * COUNT)
+    ballot.hear(0, [3, ballot.fence, 3500, NOON_US])
+    votes.forget([1, 2, 3, 4])
+    ballot.hear(1, [3, ballot.fence, 3500, NOON_US])
+    assert votes.granted(ballot.fence, SENT) == [0]
+    assert votes.tickets[0] == "t"

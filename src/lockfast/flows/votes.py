@@ -163,14 +163,22 @@ class Votes:
         return self.unsure[place] or (self.owed[place] > 0 and self._lines[place] is not lines[place])
 
     def forget(self, places: list[int]) -> None:
-        """A `leave` was sent to these: what they said counts no more, and they are asked anew by another ticket."""
-        self.tickets, self._is_renamed = list(self.tickets), True
-        for place in places:
-            if self.asked[place]:  # else the ticket was never sent
-                self.tickets[place] = f"{self._ticket}~{self.round}"
-                self.asked[place] = self.unsure[place] = False
-                self.owed[place] = 0
-                self.deadlines[place], self.positions[place] = -inf, 0
+        """A `leave` was sent to these: what they said counts no more, and they are asked anew by another ticket.
+
+        Another thread may be hearing a late reply to the old one at this moment. So the lists are exchanged, behind the
+        tickets: who has found an old ticket valid writes to lists that nobody reads any more. See `Round.hear`.
+        """
+        gone = [place for place in places if self.asked[place]]  # else the ticket was never sent
+        tickets = list(self.tickets)
+        for place in gone:
+            tickets[place] = f"{self._ticket}~{self.round}"
+        self.tickets, self._is_renamed = tickets, True
+        deadlines, positions, owed = list(self.deadlines), list(self.positions), list(self.owed)
+        for place in gone:
+            self.asked[place] = self.unsure[place] = False
+            deadlines[place], positions[place], owed[place] = -inf, 0, 0
+        self.fences = list(self.fences)
+        self.deadlines, self.positions, self.owed = deadlines, positions, owed
 
 
 class Round:
@@ -206,40 +214,42 @@ class Round:
     def hear(self, index: int, reply: Any) -> None:
         """The reply to its request to places[index]; or the error that it came to."""
         place, votes, sent = self.places[index], self._votes, self.sent
+        # Before the tickets are looked at: see `Votes.forget`.
+        fences, deadlines, positions, owed = votes.fences, votes.deadlines, votes.positions, votes.owed
         if votes.tickets is not self._tickets and votes.tickets[place] != self._tickets[place]:
             return  # it was taken back meanwhile
         node = self._nodes[place]
         if type(reply) is list:
             code, fence, ms, last = reply
             if last < 1_000_000_000:  # of `admit`: the position
-                votes.positions[place] = last
+                positions[place] = last
                 votes.placed_at[place] = sent
             else:
-                votes.positions[place] = 0
+                positions[place] = 0
                 node.told_time(last, sent, node.env.now())
         elif type(reply) is int:  # `admit`: it holds from now on, with the whole lease
             code, fence, ms = 1, reply, self._whole_ms
-            votes.positions[place] = 0
+            positions[place] = 0
         else:
             if isinstance(reply, Unreachable) and reply.sent:
                 votes.unsure[place] = True
             self.replies[place] = reply
             self.no += 1
-            votes.owed[place] -= 1
+            owed[place] -= 1
             return
         self.replies[place] = code
-        votes.fences[place] = fence
+        fences[place] = fence
         if code < 1:
-            votes.deadlines[place] = -inf
+            deadlines[place] = -inf
             votes.dues_ms[place] = ms
             self.no += 1
-            votes.owed[place] -= 1
+            owed[place] -= 1
             return
         # Never more than was asked for: a server whose clock stepped back sees more left than there is.
         deadline = self.deadline if ms >= self._whole_ms else deadline_of(sent, ms - votes.ask.grace_ms)
-        if deadline > votes.deadlines[place]:
-            votes.deadlines[place] = deadline
-        votes.owed[place] -= 1  # last: who is interrupted before that has it taken back
+        if deadline > deadlines[place]:
+            deadlines[place] = deadline
+        owed[place] -= 1  # last: who is interrupted before that has it taken back
         if code == 2:
             votes.is_wanted = True
         if node.counts_at > sent:
