@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.delays import delayed
-from benchmarks.quorum_contestants import CONTESTANTS, LEASE_S, OURS, Capped, Failed, Missing, Worker
-from benchmarks.rounds import Goal, Report, Samples, chosen, interleave, jain, parser, print_table, ratios
+from benchmarks.quorum_contestants import CONTESTANTS, FLOOR, LEASE_S, OURS, Capped, Failed, Missing, Worker
+from benchmarks.rounds import Goal, Report, Samples, chosen, interleave, jain, median_ratio, parser, print_table, ratios
 from benchmarks.servers import Server, pin, running
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ CAP_S = 2.0  # after which a contestant is not waited for, and left out of the s
 HEALTHY, ONE_FROZEN, TWO_FROZEN, UNPINNED = "healthy", "1 frozen", "2 frozen", "healthy, any CPU"
 FAR, FAR_SINGLE = f"{DELAY_S * 1000:g} ms away", f"{DELAY_S * 1000:g} ms away, single server"
 FROZEN = {HEALTHY: 0, ONE_FROZEN: 1, TWO_FROZEN: 2}
-OTHERS = [name for name in CONTESTANTS if name not in OURS]
+OTHERS = [name for name in CONTESTANTS if name not in OURS and name != FLOOR]
 
 
 @dataclass
@@ -45,11 +45,13 @@ class Found:
 
     median_us: dict[int, float] = field(default_factory=dict)  # by round: the median of its pairs
     worst_us: dict[int, float] = field(default_factory=dict)
+    busy_us: dict[int, float] = field(default_factory=dict)  # of a pair's time, what its own process was busy
     pairs: int = 0
     trouble: str = ""  # why it was left out from then on
 
-    def add(self, number: int, took_us: list[float]) -> None:
+    def add(self, number: int, took_us: list[float], busy_us: float) -> None:
         self.median_us[number] = statistics.median(took_us)
+        self.busy_us[number] = busy_us
         self.worst_us[number] = max(took_us)
         self.pairs += len(took_us)
 
@@ -122,7 +124,7 @@ def measure(ground: Field, key: str, name: str, number: int, seconds: float, fou
         return
     worker = ground.workers[name]
     try:
-        found.add(number, worker.ask("run", key, seconds, cap_s=CAP_S))
+        found.add(number, *worker.ask("run", key, seconds, cap_s=CAP_S))
     except Capped:
         found.trouble = f"over {CAP_S:g} s"
         ground.thaw()
@@ -204,6 +206,16 @@ def print_pairs(found: Scenarios) -> None:
         values = ratios(medians(found[HEALTHY]), name, ours)
         rows.append([*cells, f"{statistics.median(values):.2f}" if values else "-"])
     print_table(["µs per pair, median", *columns, "healthy × ours"], rows)
+    rows = []
+    for name, one in found[UNPINNED].items():
+        if one.busy_us:
+            ours = OURS[1] if CONTESTANTS[name].is_async else OURS[0]
+            busy = {other: of_other.busy_us for other, of_other in found[UNPINNED].items()}
+            cells = [median_ratio(samples, name, against) for samples, against in (
+                (medians(found[UNPINNED]), ours), (medians(found[UNPINNED]), FLOOR), (busy, ours),
+            )]  # fmt: skip
+            rows.append([name, f"{statistics.median(one.busy_us.values()):,.0f}", cells[2], cells[0], cells[1]])
+    print_table(["healthy, any CPU", "µs busy", "busy × ours", "time × ours", "time × floor"], rows)
     rows = []
     for name in (name for name in OURS if name in found[HEALTHY]):
         for scenario in FROZEN:
@@ -306,8 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = frozen_rounds(ground, rounds, slice_s, options.seed)
         found |= far_rounds(ground, pairs, rounds, slice_s, options.seed)
         print_pairs(found)
-        by_crowd: dict[str, dict[int, Crowd]] = {name: {} for name in workers}
-        for number, name in interleave(list(workers), crowds, options.seed, f"{CONTENDERS} contenders"):
+        by_crowd: dict[str, dict[int, Crowd]] = {name: {} for name in workers if name != FLOOR}
+        for number, name in interleave(list(by_crowd), crowds, options.seed, f"{CONTENDERS} contenders"):
             try:
                 done = by_crowd[name][number] = crowd_of(servers, name, options.others, number, crowd_s)
             except (Failed, Capped) as why:

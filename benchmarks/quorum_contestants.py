@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.quorum_floor import Floor
 from benchmarks.servers import die_with_parent
 
 if TYPE_CHECKING:
@@ -134,6 +135,12 @@ async def aioredlock(urls: list[str], name: str) -> OpenedAsync:
         await client.destroy()
 
 
+@contextlib.contextmanager
+def bare(urls: list[str], name: str) -> Opened:
+    with contextlib.closing(Floor(urls, name, LEASE_S)) as floor:
+        yield Steps(floor.acquire, floor.release)
+
+
 def _granted(answer: Any) -> Any:
     if not answer:
         raise RuntimeError("it was not granted its lock")
@@ -157,8 +164,10 @@ CONTESTANTS = {
     "redlock-ng asyncio": Contestant("redlock-ng", redlock_ng_asyncio, True),
     "pottery asyncio": Contestant("pottery", pottery_asyncio, True),
     "aioredlock": Contestant("aioredlock", aioredlock, True),
+    "floor: bare requests": Contestant("lockfast", bare),
 }
 OURS = ("lockfast", "lockfast asyncio")
+FLOOR = "floor: bare requests"
 
 
 class Failed(Exception):
@@ -245,10 +254,12 @@ class Side:
         for _ in range(20):  # connects, and loads scripts
             self.run(key, 0.0)
 
-    def run(self, key: str, seconds: float) -> list[float]:
-        """Microseconds of each pair, for so long."""
+    def run(self, key: str, seconds: float) -> tuple[list[float], float]:
+        """Microseconds of each pair, for so long; and what of them this process was busy, on average."""
         gc.collect()
-        return self._pairs(self._opened[key][1], seconds)
+        busy_s = time.process_time()
+        took_us = self._pairs(self._opened[key][1], seconds)
+        return took_us, (time.process_time() - busy_s) * 1e6 / len(took_us)
 
     def settle(self, key: str, seconds: float) -> int:
         """Let it find out that all servers are there again. How many it would ask now."""
