@@ -1,4 +1,7 @@
-"""What a look at every server of a quorum came to: a majority has to answer, as others may know more."""
+"""What a look at every server of a quorum came to: a majority has to answer, as others may know more.
+
+Once it has, the rest is given a node's time-out: a server that hangs holds nobody up for longer.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ class Looks(Generic[R]):
 
     def __init__(self, endpoints: tuple[Endpoint, ...]) -> None:
         self._endpoints = endpoints
+        self._majority = len(endpoints) // 2 + 1
         self._found: dict[int, R] = {}
         self._failures: dict[int, BaseException] = {}
 
@@ -31,21 +35,25 @@ class Looks(Generic[R]):
         """How many are still looked at."""
         return len(self._endpoints) - len(self._found) - len(self._failures)
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether a majority has answered."""
+        return len(self._found) >= self._majority
+
     def judge(self) -> list[R]:
         """What those that answer know. Raises Unreachable or Refused, with all reasons, if these are too few."""
         for failure in self._failures.values():
             if not isinstance(failure, (Unreachable, Refused)):
                 raise failure
-        majority = len(self._endpoints) // 2 + 1
-        if len(self._found) >= majority:
+        if self.is_enough:
             return [self._found[place] for place in sorted(self._found)]
         reasons = []
         for place, failure in sorted(self._failures.items()):
             where = self._endpoints[place].where
             reasons.append(f"{where}: {str(failure).replace(f' to {where}', '').removeprefix(f'{where} ')}")
-        words = f"{majority} of {len(self._endpoints)} servers have to answer, too few do; {'; '.join(reasons)}"
+        words = f"{self._majority} of {len(self._endpoints)} servers have to answer, too few do; {'; '.join(reasons)}"
         codes = [failure.code for failure in self._failures.values() if isinstance(failure, Refused)]
         error: LockfastError = Unreachable(words, sent=False)
-        if len(self._endpoints) - len(codes) < majority:
+        if len(self._endpoints) - len(codes) < self._majority:
             error = Refused(words, code=codes[0])
         raise error

@@ -121,8 +121,13 @@ class QuorumAsyncio(Asyncio):
                 await reader.close()
 
         async with asyncio.TaskGroup() as group:  # who is cancelled ends them, and their connections
-            for place in range(len(self._servers.nodes)):
-                group.create_task(look_at(place), name="lockfast-look")
+            waiting = {group.create_task(look_at(place), name="lockfast-look") for place in self.fleet.everywhere}
+            while waiting and not looks.is_enough:
+                waiting = (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[1]
+            if waiting:
+                waiting = (await asyncio.wait(waiting, timeout=self.fleet.node_timeout_s))[1]
+            for task in waiting:
+                task.cancel()
         return looks.judge()
 
     async def _perform(self, effect: Effect) -> Any:

@@ -101,8 +101,9 @@ class QuorumThreads(Threads):
         for place in range(len(self._servers.nodes)):
             self._beside(look_at, place)
         with changed:
-            changed.wait_for(lambda: not looks.missing)  # each ends in time by itself
-        return looks.judge()
+            changed.wait_for(lambda: looks.is_enough or not looks.missing)  # each ends in time by itself
+            changed.wait_for(lambda: not looks.missing, self.fleet.node_timeout_s)
+            return looks.judge()
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end: see Threads. What has come since is heard first, wherever nobody is reading.
