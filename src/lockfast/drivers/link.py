@@ -23,7 +23,7 @@ from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, 
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator
 
     from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
@@ -110,8 +110,8 @@ class Link(asyncio.Protocol):
         """How many replies are to come."""
         return len(self._owed)
 
-    def post(self, data: bytes, expected: Sequence[Expects | None], by: float, is_alone: bool = False) -> None:
-        """Send now or with this turn's batch; each reply is told to who expects it. Raises Unreachable(sent=False).
+    def post(self, data: bytes, expected: Expects | None, by: float, is_alone: bool = False) -> None:
+        """Send now or with this turn's batch; the reply is told to who expects it. Raises Unreachable(sent=False).
 
         is_alone: nobody else is about to send anything, so nothing is won by a batch.
         """
@@ -121,7 +121,7 @@ class Link(asyncio.Protocol):
         if self.plain:
             data = plainly(data)
         idle = not self._owed
-        self._owed.extend(expected)
+        self._owed.append(expected)
         if is_alone and not self._out and self._alarm is not None:  # what _send would do, without the call
             transport.write(data)
         else:

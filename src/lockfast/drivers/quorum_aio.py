@@ -183,7 +183,7 @@ class QuorumAsyncio(Asyncio):
             if moment < node.asked_at:
                 node.asked_at = moment
             try:
-                link.post(data, (heard,), trip.link_by, is_alone)
+                link.post(data, heard, trip.link_by, is_alone)
             except Unreachable as failure:
                 heard.fail(failure)
         return trip
@@ -276,7 +276,7 @@ class QuorumAsyncio(Asyncio):
         request, by = wire.eval_text(call.bound, call.args), now() + self.env.timeout_s
         for link in self._retired[place]:
             try:
-                link.post(request, [None], by)
+                link.post(request, None, by)
             except Unreachable:
                 pass  # it has ended
         if not self.closed:

@@ -75,7 +75,7 @@ class Heard:
             self.link.plain = self.link.endpoint.plain = True
         if is_old or wire.is_noscript(reply):
             try:
-                self.link.post(wire.eval_text(self.call.bound, self.call.args), [self], self.by)
+                self.link.post(wire.eval_text(self.call.bound, self.call.args), self, self.by)
             except Unreachable as failure:
                 self.fail(failure)
             return
