@@ -17,8 +17,10 @@ LONG = "w" * 300
     [
         (scripts.LEAVE, (30_000, 0, ""), ("client.agent.ticket",)),
         (scripts.LEAVE, (30_000, 0, ""), (LONG,)),
+        (scripts.LEAVE, (30_000, 0, ""), ("ééFLUSHALL",)),
         (scripts.ADMIT, ("lock", 1, 1, 30_000, "kanal", "höst 1", 10_000), (0, "client.agent.ticket")),
         (scripts.ADMIT, ("lock", 1, 1, 30_000, "kanal", "höst 1", 10_000), (2**53 - 1, LONG)),
+        (scripts.ADMIT, ("lock", 1, 1, 30_000, "kanal", "höst 1", 10_000), (0, "ééFLUSHALL")),
         (scripts.OBSERVE, (0,), (LONG, "ticket")),
         (scripts.PROCLAIM, ("ein Wert, größer als ASCII",), (7, 2**53 - 1, "ticket")),
         (scripts.GUARD, (), (b"\x00\xff", 3, "ü")),

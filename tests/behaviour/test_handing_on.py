@@ -175,6 +175,7 @@ def test_text_that_is_no_export_is_refused(lf: Lockfast, name: str) -> None:
     damaged = ["", "x", "lockfast1.", "lockfast2." + text[10:], text[:-9], text + "A" * 9000]
     damaged += [_with(text, 1, []), _with(text, 2, "no kind"), _with(text, 5, -1), _with(text, 8, "7")]
     damaged += [_with(text, 9, "two words"), _with(text, 9, None), _with(text, 0, "{}")]
+    damaged += [_with(text, 9, "é" * 10 + "FLUSHALL"), _with(text, 2, "löck")]
     for broken in damaged:
         with pytest.raises(ValueError, match="export"):
             lf.adopt(broken)

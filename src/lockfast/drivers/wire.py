@@ -65,12 +65,15 @@ def evalsha(bound: Bound, args: tuple[str | int | bytes, ...]) -> bytes:
             return pack(("EVALSHA", bound.script.sha, len(keys), *keys, *bound.args, *args))
         start = _pack_start(bound)
     try:
+        # Sizes are in bytes, and a ticket may come from outside: one that is not ASCII must not end early.
         if len(args) == 1:  # a ticket: leave
             last = str(args[0])
-            return f"{start}{_SIZES[len(last)]}{last}\r\n".encode()
-        if len(args) == 2:  # a number and a ticket: admit, renew
+            if last.isascii():
+                return f"{start}{_SIZES[len(last)]}{last}\r\n".encode()
+        elif len(args) == 2:  # a number and a ticket: admit, renew
             first, last = str(args[0]), str(args[1])
-            return f"{start}{_SIZES[len(first)]}{first}\r\n{_SIZES[len(last)]}{last}\r\n".encode()
+            if first.isascii() and last.isascii():
+                return f"{start}{_SIZES[len(first)]}{first}\r\n{_SIZES[len(last)]}{last}\r\n".encode()
     except IndexError:
         pass  # a long word
     return f"{start}{_bulks(args)}".encode()

@@ -125,9 +125,10 @@ def _check(told: Exported) -> None:
         raise ValueError("a number is missing")
     if not told.parts or not all(isinstance(part, str) for part in told.parts):
         raise ValueError("no name")
-    if not isinstance(told.kind, str) or not told.kind.isalpha():
+    if not isinstance(told.kind, str) or not told.kind.isalpha() or not told.kind.isascii():
         raise ValueError("no kind")
-    if not isinstance(told.ticket, str) or not told.ticket.isprintable() or " " in told.ticket or not told.ticket:
+    ticket = told.ticket
+    if not isinstance(ticket, str) or not ticket.isascii() or not ticket.isprintable() or " " in ticket or not ticket:
         raise ValueError("no ticket")
     names.check_prefix(told.prefix)
     names.make(told.prefix, told.parts)
