@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.servers import wait_until
+from kit.sides import AsyncioSide
 from lockfast.clock import now
-from lockfast.errors import NotHeld, Unreachable
+from lockfast.errors import NotAcquired, NotHeld, Unreachable
 
 if TYPE_CHECKING:
     from faults.conftest import Eyes
@@ -95,6 +96,25 @@ def test_lost_message_of_a_waiter_keeps_one_place(
         assert eyes.holder(name) == grant.ticket
         assert eyes.waiting(name) == 0
         grant.release()
+        assert eyes.is_free(name)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["one is free", "none is free"])
+def test_waiter_whose_first_connection_died_leaves_no_place_behind(
+    server: Server, proxy: Proxy, side: Side, eyes: Eyes, name: str, busy: bool
+) -> None:
+    """What it undoes went out on a connection that nothing passes any more; the server was asked over another since."""
+    with warmed(side, proxy.url) as lf, side.client(server.url) as other:
+        holder = other.lock(name, lease=30).acquire()
+        proxy.when("EVALSHA", containing=name).swallow_request()  # and whatever follows on that connection
+        waiting = side.spawn(lf.lock(name, lease=30).acquire, wait=1)
+        eyes.wait_waiting(name)
+        if busy and not isinstance(side, AsyncioSide):
+            lf._driver._pool.close_free()  # as if other threads had them all at the moment
+        with pytest.raises(NotAcquired):
+            waiting.result()
+        wait_until(lambda: eyes.waiting(name) == 0, timeout_s=2, what="its place given up, long before that ends")
+        holder.release()
         assert eyes.is_free(name)
 
 

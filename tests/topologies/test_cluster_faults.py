@@ -210,6 +210,22 @@ def test_interrupted_acquire_is_undone_behind_its_request(proxied: Proxied, side
     lf.close()
 
 
+def test_waiter_whose_first_connection_died_leaves_no_place_behind(proxied: Proxied, side: Side, name: str) -> None:
+    lf, other = side.client(proxied.url, timeout=0.5), side.client(proxied.url)
+    tag = proxied.name_on(1, name)
+    with lf.lock(tag, wait=5):
+        pass
+    held = other.lock(tag, lease=30).acquire()
+    proxied.proxies[1].when("EVALSHA", containing=tag).swallow_request()  # and whatever follows on that connection
+    waiting = side.spawn(lf.lock(tag, lease=30).acquire, wait=1)
+    waits(other, tag)
+    with pytest.raises(errors.NotAcquired):
+        waiting.result()
+    wait_until(lambda: not other.inspect(tag).waiters, timeout_s=2, what="its place given up, long before that ends")
+    held.release()
+    assert not other.inspect(tag).holders
+
+
 def test_shard_that_is_cut_off_costs_only_its_own_holds(proxied: Proxied, side: Side, name: str) -> None:
     lf = side.client(proxied.url, timeout=0.4)
     tags = [proxied.name_on(shard, name) for shard in range(3)]

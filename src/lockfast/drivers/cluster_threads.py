@@ -198,8 +198,11 @@ class ClusterThreads(Threads):
         return lane.call(slots.ASKING + request, by, 2) if asking else lane.call(request, by)
 
     def _undo(self, call: Call, unanswered: list[Connection]) -> None:
-        """Send a `leave` behind every request that it may have to undo, and to the slot's owner if nobody took it."""
-        request = slots.eval_text(call.bound, call.args)
+        """Send a `leave` behind every request that it may have to undo, and to the slot's owner if none answers.
+
+        Where there is no answer it will run when the node gets to it; but the node may be none of ours any more.
+        """
+        request, read_by = slots.eval_text(call.bound, call.args), (now() + call.by) / 2
         is_done = False
         lanes, unanswered[:] = unanswered[::-1], []
         try:
@@ -211,10 +214,8 @@ class ClusterThreads(Threads):
                     self._let_go(lane)
             for lane in lanes:
                 try:
-                    is_done = type(lane.read(call.by)) is not ReplyError or is_done
-                except TimeoutError:
-                    is_done = True  # it will run when the node gets to it, behind what it undoes
-                except Unreachable:
+                    is_done = type(lane.read(read_by)) is not ReplyError or is_done
+                except (TimeoutError, Unreachable):
                     pass
         finally:
             for lane in lanes:

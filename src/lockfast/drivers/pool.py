@@ -69,16 +69,20 @@ class Pool:
     def undo(
         self, request: bytes, by: float, unanswered: list[Connection], let_go: Callable[[Connection], None]
     ) -> None:
-        """Send a `leave` behind every request that it may have to undo; over another connection if all are broken."""
+        """Send a `leave` behind every request that it may have to undo; over another connection too if none answers.
+
+        Those may be dead while the server is well, and has been asked over others since. Twice does no harm.
+        """
         if not unanswered and self.free:
             unanswered.append(self.take(by))  # nothing to go behind, and it may have been closed meanwhile
+        read_by = (now() + by) / 2
         written = False
         while unanswered:
             connection = unanswered.pop()
             try:
                 connection.send(request, 1)
                 if not written:
-                    if isinstance(connection.read(by), ReplyError):
+                    if isinstance(connection.read(read_by), ReplyError):
                         let_go(connection)  # a server that is no master any more, say: it has undone nothing
                         continue
                     self.give_back(connection)
@@ -93,15 +97,30 @@ class Pool:
                 raise
             written = True
             let_go(connection)
-        if written:
-            return
-        connection = deliver(self.endpoint, self.door.path(), by, request)
+        connection = self._deliver(request, by)
         try:
             connection.read(by)
         except TimeoutError:
             pass
         finally:
             let_go(connection)
+
+    def _deliver(self, request: bytes, by: float) -> Connection:
+        """A connection on which a request is on its way."""
+        while True:
+            try:
+                connection = self.free.pop()
+            except IndexError:
+                return deliver(self.endpoint, self.door.path(), by, request)
+            try:
+                connection.send(request, 1)
+            except Unreachable:
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                return connection
 
     def close_free(self) -> None:
         """Close what nobody uses at the moment."""
