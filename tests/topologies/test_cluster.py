@@ -35,16 +35,16 @@ def listens(node: Server, tag: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", [0, 1, 2])
+@pytest.mark.parametrize(("shard", "stem"), [(0, "{}"), (1, "{} of last night"), (2, "{}")])
 def test_hand_over_comes_by_a_push_of_the_node_that_has_the_name(
-    cluster: Cluster, side: Side, lf: Lockfast, other: Lockfast, name: str, shard: int
+    cluster: Cluster, side: Side, lf: Lockfast, other: Lockfast, name: str, shard: int, stem: str
 ) -> None:
     node = cluster.masters[shard]
-    tag = cluster.name_on(node, name)
+    tag = cluster.name_on(node, stem.format(name))
     held = lf.lock(tag, lease=30).acquire()
     waiting = side.spawn(other.lock(tag, lease=30, wait=20).acquire)
     waits(lf, tag)
-    listens(node, tag)
+    listens(node, name)
     wait_until(lambda: asks_since(node) == 0, what="the waiter has stopped asking")
     node.reset_stats()
     held.release()
@@ -141,11 +141,14 @@ def test_semaphore_readers_and_writers_and_reentry(side: Side, lf: Lockfast, oth
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stem", ["{}", "{} of last night"])
 def test_latch_barrier_and_election_push_to_those_who_wait(
-    cluster: Cluster, side: Side, lf: Lockfast, other: Lockfast, name: str
+    cluster: Cluster, side: Side, lf: Lockfast, other: Lockfast, name: str, stem: str
 ) -> None:
+    name = stem.format(name)
     latch = lf.latch(name, "latch", count=2)
     waiting = side.spawn(other.latch(name, "latch", count=2).wait, wait=20)
+    wait_until(lambda: lf.inspect(name, "latch").waiters, what="somebody waits")
     latch.count_down()
     latch.count_down()
     waiting.result()

@@ -29,7 +29,7 @@ def test_slot_of_any_name_and_key_is_what_the_server_says(
     name = names.watched(names.make("lockfast", tuple(parts)))
     env = ShardedEnv(lambda: 0.0, lambda: 0.0, 1.0)
     env.introduce(names.channel("lockfast", "client"), "me")
-    of_name = [*name.keys, names.never_key(name), names.ran_key(name, "op"), env.channel(name)]
+    of_name = [*name.keys, names.never_key(name), names.ran_key(name, "op"), env.subscribed(name)]
     with valkey_cluster.masters[0].wire() as wire:
         found = {wire.call("CLUSTER", "KEYSLOT", each) for each in of_name}
         assert found == {slots.slot_of_name(name)}, "all keys and the channel of a name are in one slot"

@@ -225,7 +225,7 @@ class ClusterAsyncio(Asyncio):
             address = self.map.owner(slot_of_name(effect.name))
             if address is None:
                 return None
-            channel = self.env.channel(effect.name)
+            channel = self.env.subscribed(effect.name)
             return await self.node_at(address).hub.wait_on(channel, effect.ticket, effect.until)
         if type(effect) is Listen:
             return await self._listen(effect)
@@ -237,7 +237,7 @@ class ClusterAsyncio(Asyncio):
         assert effect.name is not None
         if self._deaf:
             return 0
-        channel, slot = self.env.channel(effect.name), slot_of_name(effect.name)
+        channel, slot = self.env.subscribed(effect.name), slot_of_name(effect.name)
         for _ in range(slots.MAX_REDIRECTS):
             node = await self.owner_of(slot, effect.by)
             try:

@@ -235,7 +235,7 @@ class ClusterThreads(Threads):
             address = self.map.owner(slot_of_name(effect.name))
             if address is None:
                 return None
-            channel = self.env.channel(effect.name)
+            channel = self.env.subscribed(effect.name)
             return self.node_at(address).hub.wait_on(channel, effect.ticket, effect.until)
         if type(effect) is Listen:
             return self._listen(effect)
@@ -245,7 +245,7 @@ class ClusterThreads(Threads):
         assert effect.name is not None
         if self._deaf:
             return 0
-        channel, slot = self.env.channel(effect.name), slot_of_name(effect.name)
+        channel, slot = self.env.subscribed(effect.name), slot_of_name(effect.name)
         for _ in range(slots.MAX_REDIRECTS):
             node = self.owner_of(slot, effect.by)
             try:

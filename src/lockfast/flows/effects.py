@@ -223,11 +223,11 @@ class Env:
         self.me = (channel, owner)
 
     def channel(self, name: Name) -> str:
-        """The channel on which this client hears pushes about `name`."""
+        """The channel on which this client hears pushes about `name`, as scripts are told of it."""
         return self.routed(self.me[0], name)
 
     def routed(self, channel: str, name: Name) -> str:
-        """The channel, or what channels start with, as it is spelled for pushes about `name`."""
+        """The channel, or what channels start with, as scripts are told of it for pushes about `name`."""
         return channel
 
     def hears(self, name: Name) -> int:
@@ -249,10 +249,16 @@ class ShardedEnv(Env):
         self.heard: dict[str, int] = {}
 
     def routed(self, channel: str, name: Name) -> str:
-        return names.in_slot_of(name, channel)
+        return names.in_slot_of(name, channel).replace(
+            " ", "%20"
+        )  # scripts keep it among words; see `push` in state.lua
+
+    def subscribed(self, name: Name) -> str:
+        """The same channel as it is subscribed to: in the name's slot to the letter."""
+        return names.in_slot_of(name, self.me[0])
 
     def hears(self, name: Name) -> int:
-        return self.heard.get(self.channel(name), 0)
+        return self.heard.get(self.subscribed(name), 0)
 
 
 def backoff(failures: int, gives_up_at: float, env: Env) -> Sleep:

@@ -30,7 +30,7 @@ if raw and ARGV[2] == '0' and ARGV[3] == '' then
       local lease_end, told = now + lease, string.format('%d', math.max(fence + 1, seen + 1, now_us))
       local text, heard = 'grant ' .. ticket .. ' ' .. told, 0
       if string.find(channel, '{', 1, true) then
-        heard = redis.pcall('SPUBLISH', channel, text)
+        heard = redis.pcall('SPUBLISH', (string.gsub(channel, '%%20', ' ')), text)
       else
         heard = redis.pcall('PUBLISH', channel, text)
       end

@@ -63,9 +63,11 @@ local function share(ticket, own_fence, weight, lease_end, since, owner)
 end
 
 -- Tell a client something; returns how many heard it. A channel with braces is one of a cluster, in the slot of the
--- name: only this node and its subscribers are concerned.
+-- name: only this node and its subscribers are concerned. A space in that name is told as %20, which no name has in it.
 local function push(channel, text)
-  if string.find(channel, '{', 1, true) then return redis.pcall('SPUBLISH', channel, text) end
+  if string.find(channel, '{', 1, true) then
+    return redis.pcall('SPUBLISH', (string.gsub(channel, '%%20', ' ')), text)
+  end
   return redis.pcall('PUBLISH', channel, text)
 end
 
