@@ -130,10 +130,6 @@ class Unreached:
 def examine(endpoint: Endpoint, *, prefix: str, timeout_s: float, by: float) -> Facts | Unreached:
     """Ask one server everything. by: when to stop, on clock.now()."""
     try:
-        endpoint.tls_context()
-    except (OSError, ValueError) as error:
-        return Unreached(endpoint.where, f"its TLS settings cannot be used: {error}", "SETTINGS")
-    try:
         with Asker(endpoint, timeout_s, by) as asker:
             return _ask(asker, prefix)
     except LockfastError as error:
