@@ -81,6 +81,7 @@ def test_only_statistics_of_commands_stay_in_the_memory_of_the_server(
 def test_trials_cover_what_scripts_call_and_formats_are_those_that_they_write() -> None:
     in_clusters = {"SPUBLISH"}
     assert set(rights.IN_SCRIPTS) == rights.called_by_scripts() - in_clusters
+    assert in_clusters < set(rights.CLUSTER_PUSHES)
     state = (Path(lockfast.__file__).parent / "lua" / "state.lua").read_text()
     assert f"local FORMAT = '{facts.FORMAT}'" in state
 

@@ -127,11 +127,11 @@ class Unreached:
     code: str = ""
 
 
-def examine(endpoint: Endpoint, *, prefix: str, timeout_s: float, by: float) -> Facts | Unreached:
-    """Ask one server everything. by: when to stop, on clock.now()."""
+def examine(endpoint: Endpoint, *, prefix: str, clustered: bool, timeout_s: float, by: float) -> Facts | Unreached:
+    """Ask one server everything. clustered: as a node of a cluster. by: when to stop, on clock.now()."""
     try:
         with Asker(endpoint, timeout_s, by) as asker:
-            return _ask(asker, prefix)
+            return _ask(asker, prefix, clustered)
     except LockfastError as error:
         return unreached(endpoint.where, error)
 
@@ -142,7 +142,7 @@ def unreached(where: str, error: LockfastError) -> Unreached:
     return Unreached(where, str(error), code)
 
 
-def _ask(asker: Asker, prefix: str) -> Facts:
+def _ask(asker: Asker, prefix: str, clustered: bool) -> Facts:
     endpoint = asker.endpoint
     not_told: list[NotTold] = []
 
@@ -166,11 +166,11 @@ def _ask(asker: Asker, prefix: str) -> Facts:
         not_told.append(whoami)
     user = text(whoami) or user_of(endpoint, whoami.words if isinstance(whoami, NotTold) else "")
     trips_ms, offset_s, error_s, time_s = _measure(asker)
-    tried = rights.trial(asker, prefix, user)
+    tried = rights.trial(asker, prefix, user, clustered=clustered)
     for _ in range(TRIES_IN_CLUSTER):  # a name of this node's own tells more than one that it sends elsewhere
         if tried is None or "MOVED" not in tried.states:
             break
-        tried = rights.trial(asker, prefix, user)
+        tried = rights.trial(asker, prefix, user, clustered=clustered)
     found = _look(asker, prefix, time_s)
     stored, mark = asker.ask("GET", quorum_key(prefix)), asker.ask("GET", mark_key(prefix))
     return Facts(
