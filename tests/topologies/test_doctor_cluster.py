@@ -1,4 +1,4 @@
-"""What the doctor finds of a real cluster: what an account lacks there."""
+"""What the doctor finds of a real cluster: what an account lacks there, and slots that move."""
 
 from __future__ import annotations
 
@@ -102,3 +102,19 @@ def test_channels_of_a_cluster_are_tried_as_well(member: Callable[..., str]) -> 
     report = look(member(*documented(), "resetchannels"))
     seen = {finding.seen.partition(" in ")[2] for finding in report.findings if finding.key == "rights-channels"}
     assert seen == {"PUBLISH, SPUBLISH, SSUBSCRIBE, SUBSCRIBE"}
+
+
+def test_names_of_a_slot_that_moves_are_not_taken_for_keys_of_others(cluster: Cluster, name: str) -> None:
+    cluster.flush()
+    moving, staying = cluster.name_on(cluster.masters[0], name), cluster.name_on(cluster.masters[0], f"{name}-still")
+    with Lockfast(cluster.url) as lf, lf.lock(moving, lease=60), lf.lock(staying, lease=60):
+        slot = cluster.slot_of(moving)
+        with cluster.moving(slot, cluster.masters[1]) as source:
+            # The node that gets the slot has the key and lists it, and sends whoever asks for it to the other one.
+            cluster.move_key(f"lockfast:{{{moving}}}".encode(), source, cluster.masters[1])
+            report = look(cluster.url)
+        cluster.move(slot, cluster.masters[0])
+    assert "keys-not-ours" not in keys(report)
+    told = {finding.where: finding.seen for finding in report.findings if finding.key == "names-in-use"}
+    assert told[cluster.masters[0].url] == "1 in use, 1 remembered"
+    assert told[cluster.masters[1].url].startswith("at least 0 in use")

@@ -144,6 +144,18 @@ def test_account_that_may_only_lock_is_enough_and_what_it_may_not_tell_is_not_ju
     assert not keys(report) & {"eviction-none", "persistence-none"}
 
 
+@pytest.mark.parametrize("rules", [["-get"], ["resetkeys", "~other:*"]], ids=["no GET", "no keys"])
+def test_names_that_the_account_may_not_read_are_not_taken_for_keys_of_others(
+    server: Server, account: Callable[..., str], rules: list[str]
+) -> None:
+    server.command("FLUSHALL")
+    url = account(*rules)
+    with Lockfast(server.url) as lf, lf.lock("held", lease=5):
+        report = look(url)
+    assert "keys-not-ours" not in keys(report)
+    assert the(report, "names-in-use").seen == "at least 0 in use, 0 remembered"
+
+
 def test_without_info_version_and_role_are_asked_for_by_hello(server: Server, account: Callable[..., str]) -> None:
     report = look(account("-info"))
     assert {"version-ok", "role-primary", "eviction-none"} <= keys(report)

@@ -256,7 +256,7 @@ def _measure(asker: Asker) -> tuple[tuple[float, ...], float | None, float, floa
 
 def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
     """Count keys by what they are."""
-    known = in_use = others = newest = 0
+    known = in_use = others = newest = untold = 0
     strange: list[str] = []
     cursor = "0"
     for _ in range(MOST_SCANS):
@@ -270,6 +270,9 @@ def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
         for key, value in zip(states, values, strict=True):
             if value is None or (key == quorum_key(prefix) and text(value).isdigit()):
                 continue  # gone meanwhile; or the longest lease of a quorum
+            if isinstance(value, NotTold) and value.code != "WRONGTYPE":
+                untold += 1  # it may not be read, or its slot is being moved: whose it is stays open
+                continue
             match = _STATE.match(text(value))
             if match is None or match[1] != FORMAT:
                 strange.append(key)
@@ -280,4 +283,4 @@ def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
             in_use += is_held or match[4] != "0"
         if cursor == "0":
             break
-    return Names(known, in_use, tuple(strange), others, newest, partial=cursor != "0")
+    return Names(known, in_use, tuple(strange), others, newest, partial=cursor != "0" or untold > 0)
