@@ -110,7 +110,8 @@ def _sentinel(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
     judged = sentinel.judge_sentinels(sentinels, meant.service)
     primary = sentinel.chosen(sentinels)
     if primary is None:
-        return Report("sentinel", [one for one in sentinels if isinstance(one, Unreached)], _sorted(judged))
+        gone = [one for one in sentinels if isinstance(one, Unreached)]
+        return Report("sentinel", [] if len(gone) < len(sentinels) else list(gone), _sorted(judged))
     servers = _examine((meant.at(*primary),), meant.kind, prefix, timeout_s)
     return Report("sentinel", servers, _sorted(judged + _judge(servers, "sentinel")))
 
