@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockfast import names
 from lockfast.clock import now
@@ -246,12 +246,23 @@ def _measure(asker: Asker) -> tuple[tuple[float, ...], float | None, float, floa
             question = "PING"  # an account without TIME still has a way whose length can be measured
             continue
         trips.append(trip_s * 1000)
-        if isinstance(reply, list) and (best is None or trip_s / 2 < best[0]):
-            server_s = int(reply[0]) + int(reply[1]) / 1e6
+        server_s = _seconds(reply)
+        if server_s is not None and (best is None or trip_s / 2 < best[0]):
             best = trip_s / 2, server_s - (wall_s + trip_s / 2), server_s
     if best is None:
         return tuple(trips), None, 0.0, 0.0
     return tuple(trips), best[1], best[0], best[2]
+
+
+def _seconds(reply: Any) -> float | None:
+    """What TIME told; None for anything else."""
+    if not isinstance(reply, list):
+        return None
+    try:
+        whole, micros = reply
+        return int(whole) + int(micros) / 1e6
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
@@ -261,7 +272,7 @@ def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
     cursor = "0"
     for _ in range(MOST_SCANS):
         reply = asker.ask("SCAN", cursor, "COUNT", 500)
-        if not isinstance(reply, list):
+        if not isinstance(reply, list) or len(reply) != 2 or not isinstance(reply[1], list):
             return None
         cursor, keys = text(reply[0]), [text(key) for key in reply[1]]
         states = [key for key in keys if names.parts_of_key(prefix, key) is not None]
