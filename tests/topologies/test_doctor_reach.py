@@ -146,6 +146,15 @@ def test_certificate_of_an_unknown_authority(fresh_server: FreshServer) -> None:
     assert "ssl_ca_certs" in the(lost, "tls-settings").mend
 
 
+@pytest.mark.parametrize("url", ["rediss://h:1", "clusters://h:1,h:2", "sentinels://h:1,h:2/orders"])
+def test_tls_settings_that_cannot_be_used_are_told_alike_in_every_shape(url: str) -> None:
+    report = look(f"{url}?ssl_ca_certs=/nowhere/ca.pem")
+    told = [finding for finding in report.findings if finding.key == "tls-settings"]
+    assert {"rediss://h:1/0", f"rediss://h:{1 + url.count(',')}/0"} == {finding.where for finding in told}
+    assert all("/nowhere/ca.pem" in finding.seen for finding in told)
+    assert report.level == "refused"
+
+
 def test_protected_mode(valkey_server: Server, proxy_for: ProxyFor) -> None:
     """Only a connection from another host would be refused, so the words are put into the server's mouth."""
     proxy = proxy_for(valkey_server)

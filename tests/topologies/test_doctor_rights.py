@@ -81,6 +81,7 @@ def test_only_statistics_of_commands_stay_in_the_memory_of_the_server(
 def test_trials_cover_what_scripts_call_and_formats_are_those_that_they_write() -> None:
     in_clusters = {"SPUBLISH"}
     assert set(rights.IN_SCRIPTS) == rights.called_by_scripts() - in_clusters
+    assert in_clusters < set(rights.CLUSTER_PUSHES)
     state = (Path(lockfast.__file__).parent / "lua" / "state.lua").read_text()
     assert f"local FORMAT = '{facts.FORMAT}'" in state
 
@@ -141,6 +142,18 @@ def test_account_that_may_only_lock_is_enough_and_what_it_may_not_tell_is_not_ju
     assert "+info" in untold[0].mend
     assert bad(report) == set()
     assert not keys(report) & {"eviction-none", "persistence-none"}
+
+
+@pytest.mark.parametrize("rules", [["-get"], ["resetkeys", "~other:*"]], ids=["no GET", "no keys"])
+def test_names_that_the_account_may_not_read_are_not_taken_for_keys_of_others(
+    server: Server, account: Callable[..., str], rules: list[str]
+) -> None:
+    server.command("FLUSHALL")
+    url = account(*rules)
+    with Lockfast(server.url) as lf, lf.lock("held", lease=5):
+        report = look(url)
+    assert "keys-not-ours" not in keys(report)
+    assert the(report, "names-in-use").seen == "at least 0 in use, 0 remembered"
 
 
 def test_without_info_version_and_role_are_asked_for_by_hello(server: Server, account: Callable[..., str]) -> None:

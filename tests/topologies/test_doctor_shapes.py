@@ -161,6 +161,16 @@ def test_sentinels_that_are_gone_and_services_that_are_not_theirs(watched: tuple
     assert nobody.level == "unreachable"
 
 
+def test_one_sentinel_that_is_gone_does_not_make_those_that_answered_unreachable(
+    watched: tuple[Server, OneSentinel],
+) -> None:
+    primary, watcher = watched
+    for port, key in ((watcher.port, "sentinel-service-unknown"), (primary.port, "sentinel-not-one")):
+        report = examine(f"sentinel://127.0.0.1:{port},127.0.0.1:1/other", timeout_s=1)
+        assert keys(report.findings) == {key, "sentinel-lost"}
+        assert report.level == "problem"
+
+
 def test_sentinel_named_as_a_server_is_told_apart(watched: tuple[Server, OneSentinel]) -> None:
     report = examine(f"redis://127.0.0.1:{watched[1].port}/0", timeout_s=1)
     assert keys(report.findings) == {"role-sentinel"}

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.catalogue import found
-from lockfast.doctor.rights import LOCKS, PUSHES, REPLICAS, TOOLS, TRANSACTIONS
+from lockfast.doctor.rights import CLUSTER_LOCKS, CLUSTER_PUSHES, LOCKS, PUSHES, REPLICAS, TOOLS, TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
     user, rights = facts.user or "default", facts.rights
     if rights is not None:
         commands = {command for command, words in rights.refused.items() if _object(words) == "command"}
-        needed, pushes = commands & set(LOCKS), commands & set(PUSHES)
+        needed, pushes = commands & set(CLUSTER_LOCKS), commands & set(CLUSTER_PUSHES)  # of those that were tried
         for key, group in (
             ("rights-commands", needed),
             ("rights-pushes", pushes),
@@ -41,7 +41,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
             rules = f"'&{facts.prefix}:push:*'"
             seen = f"{user} may not use channels of {facts.prefix}:push: in {', '.join(channels)}"
             yield found("rights-channels", facts.where, seen, user=user, rules=rules)
-        renamed = sorted(set(rights.unknown) & {*LOCKS, *PUSHES})
+        renamed = sorted(set(rights.unknown) & {*CLUSTER_LOCKS, *CLUSTER_PUSHES})
         if renamed:
             seen = f"it does not know {', '.join(renamed)}"
             yield found("commands-renamed", facts.where, seen, commands=", ".join(renamed))
@@ -53,9 +53,10 @@ def judge(facts: Facts) -> Iterator[Finding]:
             yield found("not-told", facts.where, f"{refusal.command}: {refusal.words}", user=user, rules=rules)
 
 
-def all_rules(prefix: str) -> str:
+def all_rules(prefix: str, *, clustered: bool = False) -> str:
     """What an account for Lockfast needs, as words of ACL SETUSER."""
-    commands = _allow([*LOCKS, *PUSHES, *TRANSACTIONS, *TOOLS, *REPLICAS, "CLIENT SETNAME"])
+    locks, pushes = (CLUSTER_LOCKS, CLUSTER_PUSHES) if clustered else (LOCKS, PUSHES)
+    commands = _allow([*locks, *pushes, *TRANSACTIONS, *TOOLS, *REPLICAS, "CLIENT SETNAME"])
     return f"'~{prefix}:*' '&{prefix}:push:*' {commands}"
 
 

@@ -11,7 +11,7 @@ from lockfast.clock import now
 from lockfast.drivers.connection import Connection, connect
 from lockfast.drivers.door import Door
 from lockfast.drivers.wire import ReplyError, pack
-from lockfast.errors import Unreachable
+from lockfast.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,14 +36,20 @@ class NotTold(NamedTuple):
 
 
 class Asker:
-    """One server, in a `with`. Entering connects: it raises Unreachable or Refused when nobody is let in."""
+    """One server, in a `with`. Entering connects: it raises Unreachable or Refused when nobody is let in.
+
+    Making it reads the certificates: Refused (SETTINGS) when that fails.
+    """
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, by: float) -> None:
         self.endpoint = endpoint
         self.silences: list[str] = []
         self._timeout_s = timeout_s
         self._by = by
-        self._door = Door(endpoint)
+        try:
+            self._door = Door(endpoint)
+        except (OSError, ValueError) as error:
+            raise Refused(f"its TLS settings cannot be used: {error}", code="SETTINGS") from error
         self._connection: Connection | None = None
 
     def __enter__(self) -> Self:

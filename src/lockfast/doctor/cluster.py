@@ -68,7 +68,10 @@ def examine(endpoint: Endpoint, *, timeout_s: float, by: float) -> Cluster | Unr
             if reply.silent:
                 return Unreached(endpoint.where, reply.words)
             return Cluster(endpoint.where, refusal=reply.words, user=user_of(endpoint, reply.words))
-    read = [_node(line.split(), endpoint) for line in text(nodes).splitlines() if len(line.split()) >= 8]
+    try:
+        read = [_node(line.split(), endpoint) for line in text(nodes).splitlines() if len(line.split()) >= 8]
+    except ValueError:
+        return Cluster(endpoint.where, refusal=f"CLUSTER NODES tells {text(nodes)[:80]!r}")
     return Cluster(endpoint.where, lines(state), tuple(read))
 
 

@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockfast import names
 from lockfast.clock import now
@@ -127,15 +127,11 @@ class Unreached:
     code: str = ""
 
 
-def examine(endpoint: Endpoint, *, prefix: str, timeout_s: float, by: float) -> Facts | Unreached:
-    """Ask one server everything. by: when to stop, on clock.now()."""
-    try:
-        endpoint.tls_context()
-    except (OSError, ValueError) as error:
-        return Unreached(endpoint.where, f"its TLS settings cannot be used: {error}", "SETTINGS")
+def examine(endpoint: Endpoint, *, prefix: str, clustered: bool, timeout_s: float, by: float) -> Facts | Unreached:
+    """Ask one server everything. clustered: as a node of a cluster. by: when to stop, on clock.now()."""
     try:
         with Asker(endpoint, timeout_s, by) as asker:
-            return _ask(asker, prefix)
+            return _ask(asker, prefix, clustered)
     except LockfastError as error:
         return unreached(endpoint.where, error)
 
@@ -146,7 +142,7 @@ def unreached(where: str, error: LockfastError) -> Unreached:
     return Unreached(where, str(error), code)
 
 
-def _ask(asker: Asker, prefix: str) -> Facts:
+def _ask(asker: Asker, prefix: str, clustered: bool) -> Facts:
     endpoint = asker.endpoint
     not_told: list[NotTold] = []
 
@@ -170,11 +166,11 @@ def _ask(asker: Asker, prefix: str) -> Facts:
         not_told.append(whoami)
     user = text(whoami) or user_of(endpoint, whoami.words if isinstance(whoami, NotTold) else "")
     trips_ms, offset_s, error_s, time_s = _measure(asker)
-    tried = rights.trial(asker, prefix, user)
+    tried = rights.trial(asker, prefix, user, clustered=clustered)
     for _ in range(TRIES_IN_CLUSTER):  # a name of this node's own tells more than one that it sends elsewhere
         if tried is None or "MOVED" not in tried.states:
             break
-        tried = rights.trial(asker, prefix, user)
+        tried = rights.trial(asker, prefix, user, clustered=clustered)
     found = _look(asker, prefix, time_s)
     stored, mark = asker.ask("GET", quorum_key(prefix)), asker.ask("GET", mark_key(prefix))
     return Facts(
@@ -250,22 +246,33 @@ def _measure(asker: Asker) -> tuple[tuple[float, ...], float | None, float, floa
             question = "PING"  # an account without TIME still has a way whose length can be measured
             continue
         trips.append(trip_s * 1000)
-        if isinstance(reply, list) and (best is None or trip_s / 2 < best[0]):
-            server_s = int(reply[0]) + int(reply[1]) / 1e6
+        server_s = _seconds(reply)
+        if server_s is not None and (best is None or trip_s / 2 < best[0]):
             best = trip_s / 2, server_s - (wall_s + trip_s / 2), server_s
     if best is None:
         return tuple(trips), None, 0.0, 0.0
     return tuple(trips), best[1], best[0], best[2]
 
 
+def _seconds(reply: Any) -> float | None:
+    """What TIME told; None for anything else."""
+    if not isinstance(reply, list):
+        return None
+    try:
+        whole, micros = reply
+        return int(whole) + int(micros) / 1e6
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
     """Count keys by what they are."""
-    known = in_use = others = newest = 0
+    known = in_use = others = newest = untold = 0
     strange: list[str] = []
     cursor = "0"
     for _ in range(MOST_SCANS):
         reply = asker.ask("SCAN", cursor, "COUNT", 500)
-        if not isinstance(reply, list):
+        if not isinstance(reply, list) or len(reply) != 2 or not isinstance(reply[1], list):
             return None
         cursor, keys = text(reply[0]), [text(key) for key in reply[1]]
         states = [key for key in keys if names.parts_of_key(prefix, key) is not None]
@@ -274,6 +281,9 @@ def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
         for key, value in zip(states, values, strict=True):
             if value is None or (key == quorum_key(prefix) and text(value).isdigit()):
                 continue  # gone meanwhile; or the longest lease of a quorum
+            if isinstance(value, NotTold) and value.code != "WRONGTYPE":
+                untold += 1  # it may not be read, or its slot is being moved: whose it is stays open
+                continue
             match = _STATE.match(text(value))
             if match is None or match[1] != FORMAT:
                 strange.append(key)
@@ -284,4 +294,4 @@ def _look(asker: Asker, prefix: str, time_s: float) -> Names | None:
             in_use += is_held or match[4] != "0"
         if cursor == "0":
             break
-    return Names(known, in_use, tuple(strange), others, newest, partial=cursor != "0")
+    return Names(known, in_use, tuple(strange), others, newest, partial=cursor != "0" or untold > 0)

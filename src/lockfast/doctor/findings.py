@@ -51,7 +51,8 @@ def judge(facts: Facts, shape: str = "") -> list[Finding]:
     parts = [_version(facts), _role(facts, shape), access.judge(facts), _memory(facts), _replicas(facts)]
     if shape != "quorum":  # there, memory that is lost is the quorum's business: see quorum.py
         parts.append(_persistence(facts))
-    parts += [_disk(facts), _clock(facts), _latency(facts), _connections(facts), _neighbours(facts), _scope(facts)]
+    parts += [_disk(facts), _clock(facts), _latency(facts), _connections(facts), _neighbours(facts)]
+    parts.append(_scope(facts, shape))
     return silence + [finding for part in parts for finding in part]
 
 
@@ -223,7 +224,7 @@ def _neighbours(facts: Facts) -> Iterator[Finding]:
     yield found("names-in-use", facts.where, f"{least}{names.in_use} in use, {names.known} remembered")
 
 
-def _scope(facts: Facts) -> Iterator[Finding]:
+def _scope(facts: Facts, shape: str) -> Iterator[Finding]:
     host = facts.host.lower()
     if facts.directory:
         yield found("scope-embedded", facts.where, f"embedded: this user on this host only, in {facts.directory}")
@@ -232,7 +233,8 @@ def _scope(facts: Facts) -> Iterator[Finding]:
     elif host in LOOPBACK or host.startswith("127."):
         yield found("scope-host", facts.where, f"{facts.host} is this host")
     elif not facts.has_password:
-        yield found("scope-open", facts.where, "no password is asked for", rules=access.all_rules(facts.prefix))
+        rules = access.all_rules(facts.prefix, clustered=shape == "cluster")
+        yield found("scope-open", facts.where, "no password is asked for", rules=rules)
 
 
 def _attempt(where: str) -> str:

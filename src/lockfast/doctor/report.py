@@ -79,15 +79,15 @@ def examine(url: str | None = None, *, prefix: str = "lockfast", timeout_s: floa
         return _sentinel(meant, prefix, timeout_s)
     if meant.kind == "cluster":
         return _cluster(meant, prefix, timeout_s)
-    servers = _examine(meant.nodes, prefix, timeout_s)
+    servers = _examine(meant.nodes, meant.kind, prefix, timeout_s)
     if meant.kind == "quorum":
         return Report("quorum", servers, _sorted(judge_quorum(servers)))
     return Report("one", servers, _sorted(_judge(servers, "")))
 
 
-def _examine(nodes: tuple[Endpoint, ...], prefix: str, timeout_s: float) -> list[Facts | Unreached]:
+def _examine(nodes: tuple[Endpoint, ...], kind: str, prefix: str, timeout_s: float) -> list[Facts | Unreached]:
     by = now() + timeout_s * PARTS
-    ask = partial(facts.examine, prefix=prefix, timeout_s=timeout_s, by=by)
+    ask = partial(facts.examine, prefix=prefix, clustered=kind == "cluster", timeout_s=timeout_s, by=by)
     return each(nodes, ask, _late, by + timeout_s)
 
 
@@ -110,8 +110,9 @@ def _sentinel(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
     judged = sentinel.judge_sentinels(sentinels, meant.service)
     primary = sentinel.chosen(sentinels)
     if primary is None:
-        return Report("sentinel", [one for one in sentinels if isinstance(one, Unreached)], _sorted(judged))
-    servers = _examine((meant.at(*primary),), prefix, timeout_s)
+        gone = [one for one in sentinels if isinstance(one, Unreached)]
+        return Report("sentinel", [] if len(gone) < len(sentinels) else list(gone), _sorted(judged))
+    servers = _examine((meant.at(*primary),), meant.kind, prefix, timeout_s)
     return Report("sentinel", servers, _sorted(judged + _judge(servers, "sentinel")))
 
 
@@ -123,7 +124,7 @@ def _cluster(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
     knowing = [one for one in told if not one.refusal]
     denied = [one for one in told if one.is_denied]
     if denied and not knowing:
-        servers = _examine(meant.nodes, prefix, timeout_s)
+        servers = _examine(meant.nodes, meant.kind, prefix, timeout_s)
         # One whose INFO says that it is in no cluster was asked in vain.
         if any(one.in_cluster or not one.mode for one in servers if isinstance(one, Facts)):
             words = "; ".join(f"{one.where}: {one.refusal}" for one in denied)
@@ -135,7 +136,7 @@ def _cluster(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
         return Report("cluster", [] if told else list(gone), _sorted([nothing, *map(judge_unreached, gone)]))
     one = knowing[0]
     nodes = tuple(meant.at(node.host, node.port) for node in one.primaries[: cluster.MOST_PRIMARIES])
-    servers = _examine(nodes, prefix, timeout_s)
+    servers = _examine(nodes, meant.kind, prefix, timeout_s)
     judged = [*_judge(servers, "cluster"), *cluster.judge_cluster(one, servers)]
     if gone:
         judged.append(found("cluster-seeds-lost", "the cluster", "; ".join(lost.words for lost in gone)))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 K = "<key>"
 C = "<channel>"
+S = "<channel in the slot of the key>"
 NO_SCRIPT = "0" * 40
 BROKEN_SCRIPT = "#!lua\n)"  # a server that knows the first line complains about the second
 
@@ -63,6 +64,15 @@ PUSHES: dict[str, Words] = {
     "PUBLISH": IN_SCRIPTS["PUBLISH"],
     "SUBSCRIBE": ("SUBSCRIBE", C),
 }
+# In a cluster: where slots are and move to, and pushes by slot. SPUBLISH goes before the first subscription, behind
+# which a connection takes only more of these.
+CLUSTER_LOCKS: dict[str, Words] = {**LOCKS, "ASKING": ("ASKING",), "CLUSTER SLOTS": ("CLUSTER", "SLOTS")}
+CLUSTER_PUSHES: dict[str, Words] = {
+    "SPUBLISH": ("SPUBLISH", S, "doctor"),
+    **PUSHES,
+    "SSUBSCRIBE": ("SSUBSCRIBE", S),
+    "SUNSUBSCRIBE": ("SUNSUBSCRIBE", S),
+}
 # In this order: each is undone by what follows it. An EXEC that is refused ends its transaction.
 TRANSACTIONS: dict[str, Words] = {
     "WATCH": ("WATCH", K),
@@ -91,13 +101,15 @@ class Rights(NamedTuple):
     knows_flags: bool | None
 
 
-def trial(asker: Asker, prefix: str, user: str) -> Rights | None:
+def trial(asker: Asker, prefix: str, user: str, *, clustered: bool) -> Rights | None:
     """Find out everything, in two trips or three. None when the server did not answer."""
     scratch = os.urandom(8).hex()
-    key, channel = names.make(prefix, ("doctor", scratch)).keys[0], names.channel(prefix, f"doctor-{scratch}")
-    trials = {**LOCKS, **TOOLS, **REPLICAS, **TRANSACTIONS, **PUSHES}
+    name, channel = names.make(prefix, ("doctor", scratch)), names.channel(prefix, f"doctor-{scratch}")
+    meant = {K: name.keys[0], C: channel, S: names.in_slot_of(name, channel)}
+    locks, pushes = (CLUSTER_LOCKS, CLUSTER_PUSHES) if clustered else (LOCKS, PUSHES)
+    trials = {**locks, **TOOLS, **REPLICAS, **TRANSACTIONS, **pushes}
     forms: dict[str, Words] = {
-        command: tuple(key if word is K else channel if word is C else word for word in form)
+        command: tuple(meant.get(word, word) if isinstance(word, str) else word for word in form)
         for command, form in trials.items()
     }
     told: dict[str, Any] = {}

@@ -83,6 +83,9 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
             findings.append(found("sentinel-service-unknown", one.where, f"{service!r}: {one.refusal}"))
     knowing = [one for one in there if one.address]
     if not knowing:
+        if not any(one.refusal for one in there):
+            seen = f"no answer of {', '.join(one.where for one in there)} names a primary"
+            findings.append(found("sentinel-none", where, seen))
         return findings
     told = sorted({f"{address[0]}:{address[1]}" for one in knowing if (address := one.address)})
     if len(told) > 1:

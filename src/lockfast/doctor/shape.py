@@ -40,8 +40,9 @@ def read(url: str | None) -> Shape:
     found = topologies.find(urls[0])
     assert isinstance(found, Endpoint)
     if isinstance(found, topologies.Cluster):
-        nodes = tuple(found.at(seed) for seed in found.seeds)
-        return Shape("cluster", nodes, like=nodes[0])
+        meant = Shape("cluster", (), like=found)
+        # Not by found.at(), which reads the certificates: whether they can be read is to be judged, too.
+        return meant._replace(nodes=tuple(meant.at(*seed) for seed in found.seeds))
     if found.sentinels:
         return Shape("sentinel", tuple(found.sentinels), found.service, found)
     return Shape("one", (found,))
