@@ -36,7 +36,14 @@ class World:
         self.env = self._env()
         self.env.fleet = self.fleet
         self.votes = Votes(asks.lock(names.make("lockfast", ("x",)), 3.0, 0.5), "t", self.fleet)
-        self.ballot = quorum._Ballot(self.votes, self.fleet.everywhere, -1, 0, self.env, self.fleet)
+        self.ballot = self.ask_again(None)
+
+    def ask_again(self, wait_s: float | None, failures: int = 0) -> quorum._Ballot:
+        """Another round of the same acquire, a moment later."""
+        self.now += 0.001
+        patience = quorum._Patience("x", wait_s, self.env, self.fleet)
+        patience.failures = failures
+        return quorum._Ballot(self.votes, self.fleet.everywhere, -1, patience, self.env, self.fleet)
 
     def _env(self) -> Env:
         return Env(lambda: self.now, lambda: 0.5, 2.0)
@@ -141,3 +148,37 @@ def test_reply_that_was_heard_before_others_were_taken_back_still_counts() -> No
     ballot.hear(1, [3, ballot.fence, 3500, NOON_US])
     assert votes.granted(ballot.fence, SENT) == [0]
     assert votes.tickets[0] == "t"
+
+
+@pytest.mark.parametrize("code", [0, quorum.WAITED_FOR])
+def test_no_to_a_vote_makes_nobody_forget_a_place_in_the_queue(code: int) -> None:
+    world = World()
+    for reply in ([0, world.ballot.fence, 400, 2], [code, world.ballot.fence, 400, NOON_US]):
+        ballot = world.ask_again(None)
+        ballot.begin([object()] * COUNT)
+        ballot.hear(0, reply)
+    assert world.votes.positions[0] == 2
+    assert world.votes.may_stand(0), "there is something to take back"
+
+
+def test_no_that_was_overtaken_by_a_vote_does_not_erase_it() -> None:
+    world = World()
+    lines = [object()] * COUNT
+    older, newer = world.ask_again(None), world.ask_again(None)
+    older.begin(lines)
+    newer.begin(lines)
+    newer.hear(0, [3, newer.fence, 3500, NOON_US])
+    older.hear(0, [0, newer.fence - 5, 400, 1])
+    assert world.votes.granted(newer.fence, world.now) == [0]
+    newest = world.ask_again(None)
+    newest.begin(lines)
+    newest.hear(0, [0, newer.fence + 5, 400, NOON_US])
+    assert world.votes.granted(0, world.now) == [], "a later no counts"
+
+
+@pytest.mark.parametrize(("wait_s", "end"), [(0.0, 2.0), (0.02, 0.05), (0.7, 0.7), (None, 1.0), (30.0, 1.0)])
+def test_round_ends_with_the_patience_of_who_asks(wait_s: float | None, end: float) -> None:
+    """But every server has its time to answer; and one try is not all of the time-out."""
+    world = World()
+    ballot = world.ask_again(wait_s, failures=9)
+    assert ballot.by - world.now == pytest.approx(min(end, 1.0))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FAR = 10**12  # microseconds
 KEPT, ANEW = 1, 3  # what a vote is answered with: it had it before, or not
+WAITED_FOR = -2  # and this where others stand in the queue
 
 
 def test_a_free_name_gives_its_vote_with_the_proposal_as_fence_and_tells_the_time(lock: Named) -> None:
@@ -70,6 +71,16 @@ def test_a_vote_goes_to_nobody_past_a_queue_and_the_head_keeps_what_it_was_let_i
     assert lock.holders == ["b"]
     assert lock.vote("c").code == 0
     assert lock.vote("b").code == 1
+
+
+def test_who_gets_no_vote_is_told_whether_others_wait(lock: Named) -> None:
+    lock.vote("a")
+    assert lock.vote("c").code == 0
+    lock.admit("b")
+    told = lock.vote("c")
+    assert (told.code, told.ms) == (WAITED_FOR, LEASE_MS)
+    lock.leave("b")
+    assert lock.vote("c").code == 0
 
 
 def test_a_vote_lets_the_head_of_the_queue_in_before_it_answers(lock: Named) -> None:
@@ -187,7 +198,8 @@ def test_a_vote_and_an_admit_that_does_not_queue_do_the_same_to_the_same_states(
                 seen = rng.choice((0, scripts.clock_us + rng.randrange(10**6)))
                 admitted = by_admit.admit(ticket, weight=weight, lease=lease, place=0, seen=seen)
                 voted = by_vote.vote(ticket, weight=weight, lease=lease, proposal=seen + 1)
-                assert (3 if admitted.code == 1 else admitted.code, admitted.fence) == (voted.code, voted.fence), (
+                code = voted.code if voted.code != WAITED_FOR else 0  # an `admit` does not tell that apart
+                assert (3 if admitted.code == 1 else admitted.code, admitted.fence) == (code, voted.fence), (
                     f"step {step}"
                 )
                 assert admitted.code == 1 or admitted.ms == voted.ms, f"step {step}"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lockfast.flows.effects import Env, Flow
     from lockfast.flows.fleet import Fleet
 
+WAITED_FOR = -2  # what a server answers whose queue others stand in: see lua/vote.lua
 TRIES_AT_DOOR = 12  # how often the head of the queue asks the others before it queues anew
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.1
 
@@ -60,7 +61,14 @@ def acquire(ask: Ask, ticket: str, wait_s: float | None, env: Env) -> Flow[Held]
     except GeneratorExit:
         raise  # the process died here; nobody is left to tidy up
     except BaseException:
-        yield from _give_up(votes, fleet.everywhere, env, fleet, waits=True)
+        try:
+            yield from _give_up(votes, fleet.everywhere, env, fleet, waits=True)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # Struck while connections were made for it, before anything was written: now it is, without waiting.
+            yield from _give_up(votes, fleet.everywhere, env, fleet)
+            raise
         raise
 
 
@@ -85,9 +93,18 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
             door, tries = best, 0
         at_head = votes.deadlines[door] > moment
         queues = wait_s != 0 and not at_head
+        if wait_s == 0 and not at_head and tries == 0 and fleet.is_contended(name, moment):
+            # Who does not wait must not overtake those who do.
+            tries = 1
+            ballot = _Ballot(votes, [door], -1, patience, env, fleet, awaits=door)
+            yield Scatter(ballot.places, ballot.make, ballot.by, ballot.hear, ballot.enough)
+            if votes.replies[door] == WAITED_FOR:
+                fleet.note_contention(name, env.now())
+                raise NotAcquired(busy(name, wait_s), name=name, waited_s=0.0)
+            continue
         if queues and (votes.positions[door] or fleet.is_contended(name, moment)):
             listening, sent = fleet.nodes[door].env.listening, moment
-            ballot = _Ballot(votes, [door], door, patience.failures, env, fleet)
+            ballot = _Ballot(votes, [door], door, patience, env, fleet)
             yield Scatter(ballot.places, ballot.make, ballot.by, ballot.hear, ballot.enough)
             moment = env.now()
             if votes.deadlines[door] > moment:
@@ -99,10 +116,10 @@ def _acquire(votes: Votes, wait_s: float | None, env: Env, fleet: Fleet) -> Flow
                 continue
         else:
             listening, sent = fleet.nodes[door].env.listening, moment
-            ballot = _Ballot(votes, ready, door if queues else -1, patience.failures, env, fleet)
+            ballot = _Ballot(votes, ready, door if queues else -1, patience, env, fleet)
             yield Scatter(ready, ballot.make, ballot.by, ballot.hear, ballot.enough)
             is_early = env.now() < ballot.by
-            position = votes.positions[door]
+            position = votes.positions[door] or int(wait_s == 0 and votes.replies[door] == WAITED_FOR)
             # Who has a majority while others wait at the door came after them.
             held = None if position else _at_once(votes, ballot, env, fleet)
             if held is None and not position:
@@ -163,6 +180,7 @@ class _Patience:
         self._fleet = fleet
         self._started = self._heard_at = env.now()
         self.ends_at = inf if wait_s is None else self._started + wait_s
+        self.tries_until = self.ends_at if wait_s != 0 else self._started + env.timeout_s
         self.failures = 0
 
     def heard(self, moment: float) -> None:
@@ -213,18 +231,32 @@ _LOOK = Scatter([], lambda _: [], 0.0, _nothing, lambda: True)  # drivers look a
 
 
 class _Ballot(Round):
-    """A round in which votes are asked for; at `queue_at` a place in the queue as well (-1: nowhere)."""
+    """A round in which votes are asked for; at `queue_at` a place in the queue as well (-1: nowhere).
 
-    __slots__ = ("_env", "_majority", "_queue_at", "by")
+    awaits: whose answer is worth waiting for when too many have said no; that of `queue_at` always is.
+    """
 
-    def __init__(self, votes: Votes, places: list[int], queue_at: int, failures: int, env: Env, fleet: Fleet) -> None:
+    __slots__ = ("_awaits", "_env", "_majority", "_queue_at", "by")
+
+    def __init__(
+        self,
+        votes: Votes,
+        places: list[int],
+        queue_at: int,
+        patience: _Patience,
+        env: Env,
+        fleet: Fleet,
+        awaits: int = -1,
+    ) -> None:
         ask = votes.ask
         sent = env.now()
         super().__init__(votes, places, sent, ask.lease_ms, fleet.proposal(env.seen.get(ask.name.shown, 0), sent))
-        # Servers that are slow today must not be given up on for ever.
-        self.by = sent + min(fleet.node_timeout_s * 2**failures, env.attempt_s)
+        # Servers that are slow today must not be given up on for ever; but no longer than the caller has patience.
+        by = min(sent + min(fleet.node_timeout_s * 2**patience.failures, env.attempt_s), patience.tries_until)
+        self.by = max(by, sent + fleet.node_timeout_s)
         self._env = env
         self._queue_at = queue_at
+        self._awaits = max(queue_at, awaits)
         self._majority = fleet.majority
         fleet.rounds += len(places) >= fleet.majority  # a place at the door is one request
 
@@ -243,7 +275,7 @@ class _Ballot(Round):
             return True
         # Too many have said no; but where the caller stands in the queue is worth waiting for.
         return len(self.places) - self.no < self._majority and (
-            self._queue_at < 0 or self.replies[self._queue_at] is not None
+            self._awaits < 0 or self.replies[self._awaits] is not None
         )
 
 
@@ -302,9 +334,13 @@ def _keep(
 def _wait_at_door(votes: Votes, door: int, listening: int, ends_at: float, fleet: Fleet) -> Flow[None]:
     """Wait for the push by which the door gives its vote; or until it is time to ask it again."""
     ask, position, due_ms = votes.ask, votes.positions[door], votes.dues_ms[door]
-    push = yield from wait_for_push(
-        ask.name, votes.tickets[door], position, due_ms, ends_at, listening, fleet.nodes[door].env
-    )
+    node = fleet.nodes[door]
+    try:
+        push = yield from wait_for_push(ask.name, votes.tickets[door], position, due_ms, ends_at, listening, node.env)
+    except Refused as refusal:  # of new connections, by which pushes come: others make a majority, and another door
+        node.fell_silent(str(refusal), refusal.code)
+        yield Sleep(0.05 + 0.1 * node.env.jitter())
+        return
     if push is None:
         return
     kind, number = push

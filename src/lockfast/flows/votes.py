@@ -43,6 +43,7 @@ class Votes:
         "round",
         "tickets",
         "unsure",
+        "voted_at",
     )
 
     def __init__(self, ask: Ask, ticket: str, fleet: Fleet) -> None:
@@ -59,6 +60,7 @@ class Votes:
         self.dues_ms = [0] * count  # when a lease of others ends there
         self.positions = [0] * count  # the place in the queue of a server that was asked to keep one
         self.placed_at = [-inf] * count  # when the request was sent that was last answered with a place
+        self.voted_at = [-inf] * count  # when the newest request was sent that was answered with a vote
         self.replies: list[Any] = [None] * count  # of the last round
         self.is_wanted = False  # a server told that the holder is asked to let go
         self.owed = [0] * count  # requests that were not answered
@@ -225,7 +227,8 @@ class Round:
                 positions[place] = last
                 votes.placed_at[place] = sent
             else:
-                positions[place] = 0
+                if code > 0 or code == -1:  # any other no to `vote` says nothing of a place that an `admit` has taken
+                    positions[place] = 0
                 node.told_time(last, sent, node.env.now())
         elif type(reply) is int:  # `admit`: it holds from now on, with the whole lease
             code, fence, ms = 1, reply, self._whole_ms
@@ -238,13 +241,17 @@ class Round:
             owed[place] -= 1
             return
         self.replies[place] = code
-        fences[place] = fence
         if code < 1:
-            deadlines[place] = -inf
-            votes.dues_ms[place] = ms
+            if sent >= votes.voted_at[place]:  # else it was overtaken by a vote
+                fences[place] = fence
+                deadlines[place] = -inf
+                votes.dues_ms[place] = ms
             self.no += 1
             owed[place] -= 1
             return
+        fences[place] = fence
+        if sent > votes.voted_at[place]:
+            votes.voted_at[place] = sent
         # Never more than was asked for: a server whose clock stepped back sees more left than there is.
         deadline = self.deadline if ms >= self._whole_ms else deadline_of(sent, ms - votes.ask.grace_ms)
         if deadline > deadlines[place]:

@@ -10,7 +10,8 @@
 --   { 3, fence of the vote, ms of its lease}                    it has the vote, and did not have it before
 --   { 1, fence of the vote, ms of its lease}                    it had the vote, and keeps it for another lease
 --   { 2, fence of the vote, ms of its lease}                    the same, and its holder is asked to let go
---   { 0, fence of the name, ms until the earliest lease ends}   others hold the name, or wait for it
+--   { 0, fence of the name, ms until the earliest lease ends}   others hold the name
+--   {-2, fence of the name, ms until the earliest lease ends}   others wait for it here, whether it is held or not
 --   {-1, fence of the name, 0}                                  a `leave` of this ticket came first: refused
 -- Errors: LOCKFASTKIND, LOCKFASTFORMAT (see admit.lua)
 -- Runs at maxmemory too: a server that is full must still keep what it has promised.
@@ -90,4 +91,4 @@ local due = holder_end
 if holder == '-' then
   due = tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2] or now)
 end
-return {0, fence, math.max(due - now, 0), now_us}
+return {waiting > 0 and -2 or 0, fence, math.max(due - now, 0), now_us}
