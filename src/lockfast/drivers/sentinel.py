@@ -89,7 +89,7 @@ class Scout:
             return newest.address
         if not heard and self._sentinels[0].tls is not None and now() < by:
             # There is too little time for a handshake to find out by itself that nobody shakes hands there.
-            plain = explain_silence(self._sentinels[0])
+            plain = explain_silence(self._sentinels[0], by)
             if plain is not None:
                 failures = [_as_of_sentinels(plain)]
         words = "; ".join(str(reason) for reason in failures)
