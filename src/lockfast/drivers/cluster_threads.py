@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.clock import now
 from lockfast.drivers import slots, wire
+from lockfast.drivers.diagnosis import in_scheme
 from lockfast.drivers.pool import Pool
 from lockfast.drivers.shards_threads import ShardHub
 from lockfast.drivers.slots import SlotMap, slot_of, slot_of_name
@@ -113,7 +114,7 @@ class ClusterThreads(Threads):
         if not self._learning.acquire(timeout=max(by - now(), 0.0)):
             raise Unreachable("another thread is still asking for the cluster's map", sent=False)
         try:
-            failure: LockfastError = Unreachable(f"no node of {self.endpoint.where} answers", sent=False)
+            failures: list[LockfastError] = []
             for count, address in enumerate(self.map.candidates(random.randrange(1000))):
                 if not self.map.is_doubted:  # another thread has asked meanwhile
                     return
@@ -125,12 +126,13 @@ class ClusterThreads(Threads):
                         self.node_at(address), slots.CLUSTER_SLOTS, moment + max((by - moment) / 2, MIN_ASK_S)
                     )
                 except LockfastError as error:
-                    failure = error
+                    failures.append(error)
                     continue
                 if not self.map.learn(reply, address):
-                    failure = Unreachable(f"{self.endpoint.at(address).where} knows of no slots yet", sent=False)
+                    told = f"{self.endpoint.at(address).where} knows of no slots yet"
+                    failures.append(Unreachable(told, sent=False))
             if self.map.is_doubted:
-                raise failure if isinstance(failure, Refused) else Unreachable(str(failure), sent=False)
+                raise untold(failures)
         finally:
             self._learning.release()
 
@@ -386,3 +388,11 @@ class ClusterThreads(Threads):
 
     def _owned(self) -> list[forks.Forgets]:
         return [one for node in self._nodes.values() for one in (node.hub, node.pool)]
+
+
+def untold(failures: list[LockfastError]) -> LockfastError:
+    """What to say when no node has told the map: the first refusal, which does not pass by itself, before the rest."""
+    refusal = next((reason for reason in failures if isinstance(reason, Refused)), None)
+    if refusal is None:
+        return Unreachable(str(failures[-1]), sent=False)
+    return in_scheme("cluster", refusal) if refusal.code == "TLS" else refusal

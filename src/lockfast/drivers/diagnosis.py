@@ -80,6 +80,14 @@ def explain_silence(endpoint: Endpoint, by: float) -> Refused | None:
     return _look(_is_plain, endpoint, min(LOOK_S, (by - now()) / 2))  # the handshake may still come about
 
 
+def in_scheme(scheme: str, refusal: Refused) -> Refused:
+    """The same, with the URL that it tells to write as those of sentinels or clusters begin."""
+    words = (
+        str(refusal).replace("write rediss://", f"write {scheme}s://").replace("write redis://", f"write {scheme}://")
+    )
+    return Refused(words, code=refusal.code)
+
+
 def _look(question: Callable[[Endpoint, float], Refused | None], endpoint: Endpoint, look_s: float) -> Refused | None:
     try:
         return question(endpoint, now() + look_s)

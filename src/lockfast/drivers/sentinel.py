@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lockfast.clock import now
 from lockfast.drivers.connection import connect
-from lockfast.drivers.diagnosis import explain_silence
+from lockfast.drivers.diagnosis import in_scheme
 from lockfast.drivers.wire import ReplyError, failure, pack
 from lockfast.errors import LockfastError, Refused, Unreachable
 
@@ -87,11 +87,8 @@ class Scout:
             with self._mutex:
                 self._last = newest
             return newest.address
-        if not heard and self._sentinels[0].tls is not None and now() < by:
-            # There is too little time for a handshake to find out by itself that nobody shakes hands there.
-            plain = explain_silence(self._sentinels[0], by)
-            if plain is not None:
-                failures = [_as_of_sentinels(plain)]
+        if not heard:  # where one of them speaks in the other way the URL is wrong, whatever the rest do
+            failures = [reason for reason in failures if getattr(reason, "code", "") == "TLS"] or failures
         words = "; ".join(str(reason) for reason in failures)
         if failures and not heard and all(isinstance(reason, Refused) for reason in failures):
             code = failures[0].code if isinstance(failures[0], Refused) else ""
@@ -103,7 +100,7 @@ class Scout:
         try:
             connection = connect(sentinel, "", by)
         except Refused as refusal:
-            raise _as_of_sentinels(refusal) from refusal
+            raise in_scheme("sentinel", refusal) from refusal
         where = connection.where
         try:
             asked = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service), ("SENTINEL", "MASTER", self._service)]
@@ -174,12 +171,6 @@ class Scout:
             for connection in watched:
                 if connection is not None and connection.address != master:
                     connection.cut()
-
-
-def _as_of_sentinels(refusal: Refused) -> Refused:
-    """The same, with the URL that it tells to write as those of sentinels begin."""
-    words = str(refusal).replace("write rediss://", "write sentinels://").replace("write redis://", "write sentinel://")
-    return Refused(words, code=refusal.code)
 
 
 def _is_open(connection: Watched | None) -> bool:
