@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockfast.clock import now
 from lockfast.drivers import slots, wire
 from lockfast.drivers.aio import Asyncio
-from lockfast.drivers.cluster_threads import MIN_ASK_S, RETRY_S, untold
+from lockfast.drivers.cluster_threads import MIN_ASK_S, RETRY_S
 from lockfast.drivers.line import Line, seen
+from lockfast.drivers.rights import say_deaf
 from lockfast.drivers.shards_aio import ShardHub
 from lockfast.drivers.slots import SlotMap, slot_of, slot_of_name
 from lockfast.drivers.wire import ReplyError
@@ -127,7 +128,7 @@ class ClusterAsyncio(Asyncio):
                     return
                 told = f"{self.endpoint.at(address).where} knows of no slots yet"
                 failures.append(Unreachable(told, sent=False))
-            raise untold(failures)
+            raise slots.untold(failures)
         finally:
             self._learning = None
 
@@ -249,12 +250,14 @@ class ClusterAsyncio(Asyncio):
             except ReplyError as reply:
                 redirect = slots.redirect(reply, node.address)
                 if redirect is not None:
-                    self.map.move(slot, redirect.address)
+                    self.map.move(redirect.slot, redirect.address)  # of whoever made the push link: it is shared
                     continue
                 reason = self._means(node, reply)
                 if isinstance(reason, Unreachable):
                     raise reason from None
-                self._deaf = True  # no right to subscribe: the waiters poll instead
+                if not self._deaf:  # no right to subscribe or to publish: the waiters poll instead
+                    say_deaf(reason)
+                self._deaf = True
                 return 0
         raise Unreachable(f"the nodes of {self.endpoint.where} do not agree on slot {slot} yet", sent=False)
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockfast.clock import now
 from lockfast.drivers import slots, wire
-from lockfast.drivers.diagnosis import in_scheme
 from lockfast.drivers.pool import Pool
+from lockfast.drivers.rights import say_deaf
 from lockfast.drivers.shards_threads import ShardHub
 from lockfast.drivers.slots import SlotMap, slot_of, slot_of_name
 from lockfast.drivers.threads import Threads
 from lockfast.drivers.wire import ReplyError
-from lockfast.errors import LockfastError, Misused, Refused, Unreachable
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.effects import Listen, ShardedEnv, Wait
 
@@ -132,7 +132,7 @@ class ClusterThreads(Threads):
                     told = f"{self.endpoint.at(address).where} knows of no slots yet"
                     failures.append(Unreachable(told, sent=False))
             if self.map.is_doubted:
-                raise untold(failures)
+                raise slots.untold(failures)
         finally:
             self._learning.release()
 
@@ -257,12 +257,15 @@ class ClusterThreads(Threads):
             except ReplyError as reply:
                 redirect = slots.redirect(reply, node.address)
                 if redirect is not None:
-                    self.map.move(slot, redirect.address)
+                    self.map.move(redirect.slot, redirect.address)
                     continue
                 reason = self._means(node, reply)
                 if isinstance(reason, Unreachable):
                     raise reason from None
-                self._deaf = True  # no right to subscribe: the waiters poll instead
+                with self._making:  # no right to subscribe or to publish: the waiters poll instead
+                    is_told, self._deaf = self._deaf, True
+                if not is_told:
+                    say_deaf(reason)
                 return 0
         raise Unreachable(f"the nodes of {self.endpoint.where} do not agree on slot {slot} yet", sent=False)
 
@@ -388,11 +391,3 @@ class ClusterThreads(Threads):
 
     def _owned(self) -> list[forks.Forgets]:
         return [one for node in self._nodes.values() for one in (node.hub, node.pool)]
-
-
-def untold(failures: list[LockfastError]) -> LockfastError:
-    """What to say when no node has told the map: the first refusal, which does not pass by itself, before the rest."""
-    refusal = next((reason for reason in failures if isinstance(reason, Refused)), None)
-    if refusal is None:
-        return Unreachable(str(failures[-1]), sent=False)
-    return in_scheme("cluster", refusal) if refusal.code == "TLS" else refusal
