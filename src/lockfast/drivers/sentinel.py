@@ -64,6 +64,7 @@ class Scout:
         self._db = endpoint.db
         self._where = endpoint.where
         self._last: Answer | None = None
+        self._run_ids: dict[Address, bytes] = {}  # which process is there, as sentinels tell; empty if they do not
         self._mutex = threading.Lock()  # guards all that changes; never held during I/O
         self._watched: list[weakref.ref[Watched]] = []
         self._lookout: threading.Thread | None = None
@@ -124,6 +125,8 @@ class Scout:
         host, port = (word.decode() for word in address)
         # Two requests, since only the first tells of a failover as soon as it is decided, and only the second is dated.
         told = dict(zip(details[::2], details[1::2], strict=False)) if isinstance(details, list) else {}
+        is_same = address == [told.get(b"ip"), told.get(b"port")]
+        self._run_ids[host, int(port)] = told.get(b"runid", b"") if is_same else b""
         return Answer((host, int(port)), int(told.get(b"config-epoch", 0)))
 
     def _learn(self, answer: Answer, sentinel: Endpoint) -> bool:
@@ -169,8 +172,13 @@ class Scout:
                     self._last = answer
                 master, watched = self._last.address, [each() for each in self._watched]
             for connection in watched:
-                if connection is not None and connection.address != master:
+                if connection is not None and not self._is_at(connection.address, master):
                     connection.cut()
+
+    def _is_at(self, address: Address | None, master: Address) -> bool:
+        """Whether an address is the master's. Sentinels may spell it differently: by a name, or by another one."""
+        run_id = self._run_ids.get(master)
+        return address == master or (bool(run_id) and address is not None and self._run_ids.get(address) == run_id)
 
 
 def _is_open(connection: Watched | None) -> bool:
