@@ -23,17 +23,18 @@ SERVICE = "orders"
 class OneSentinel:
     """A Sentinel of 127.0.0.1 that watches `primary` as the service SERVICE, alone, with a quorum of 1.
 
-    port: of the primary, if that is another than its plain one. settings: more lines of its configuration.
+    port: of the primary, if that is another than its plain one. settings: more lines of its configuration. host: how it
+    spells where the primary is.
     """
 
-    def __init__(self, primary: Server, port: int = 0, settings: tuple[str, ...] = ()) -> None:
+    def __init__(self, primary: Server, port: int = 0, settings: tuple[str, ...] = (), host: str = "127.0.0.1") -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="lockfast-test-"))
         self.port = free_port()
         lines = "".join(f"{line}\n" for line in settings)
         config = self.directory / "sentinel.conf"
         config.write_text(
             f"bind 127.0.0.1\nport {self.port}\ndir {self.directory}\nlogfile {self.directory}/log\n"
-            f"{lines}sentinel monitor {SERVICE} 127.0.0.1 {port or primary.port} 1\n"
+            f"{lines}sentinel monitor {SERVICE} {host} {port or primary.port} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} 60000\n"
         )
         program = server_binary(primary.kind)

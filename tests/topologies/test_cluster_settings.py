@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from faults.actors import Script
 from kit.cluster import Cluster
 from kit.servers import wait_until
 from lockfast import errors
+from lockfast.clock import now
 from lockfast.drivers import shards_aio, shards_threads
 from topologies.test_cluster import listens, waits
 
@@ -88,17 +90,27 @@ def test_channels_that_nobody_waits_for_are_given_up(
     keeping.result().release()
 
 
-def test_account_that_may_not_subscribe_still_gets_its_locks(valkey_cluster: Cluster, side: Side, name: str) -> None:
-    for node in valkey_cluster.masters:
-        rules = ("on", ">x", "~*", "&*", "+@all", "-ssubscribe")
-        node.command("ACL", "SETUSER", "deaf", *rules)
-    lf = side.client(valkey_cluster.url)
-    other = side.client(valkey_cluster.url.replace("//", "//deaf:x@"))
-    held = lf.lock(name, lease=30).acquire()
-    waiting = side.spawn(other.lock(name, wait=20).acquire)
-    waits(lf, name)
-    held.release()
-    waiting.result().release()
+@pytest.mark.parametrize("lacking", ["-ssubscribe", "-spublish", "resetchannels"])
+def test_account_without_pushes_takes_turns_by_polling_and_says_so_once(
+    cluster: Cluster, side: Side, name: str, lacking: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node in cluster.masters:
+        node.command("ACL", "SETUSER", "deaf", "reset", "on", ">x", "~*", "&*", "+@all", lacking)
+    url = cluster.url.replace("//", "//deaf:x@")
+    lf, other = side.client(url), side.client(url)
+    with caplog.at_level(logging.WARNING, "lockfast"):
+        for node in cluster.masters:
+            tag = cluster.name_on(node, name)
+            held = lf.lock(tag, lease=30).acquire()
+            waiting = side.spawn(other.lock(tag, lease=30, wait=20).acquire)
+            waits(lf, tag)
+            released = now()
+            held.release()
+            waiting.result().release()
+            assert now() - released < 0.8
+    told = [record.getMessage() for record in caplog.records if "no pushes" in record.getMessage()]
+    assert len(told) == 1, "once for the client that had to wait, whatever the node"
+    assert "acl.md" in told[0]
 
 
 def test_forked_child_begins_anew(valkey_cluster: Cluster, name: str) -> None:

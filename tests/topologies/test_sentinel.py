@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import valkey.sentinel
 
 from kit.sentinels import SERVICE, Sentinel, Sentinels
 from kit.servers import wait_until
+from kit.small_shapes import OneSentinel
 from lockfast import LeaseLost, NotAcquired, Refused, Unreachable
 from lockfast.drivers import sentinel as scouting
 
@@ -301,6 +303,45 @@ def test_sentinel_that_knows_only_the_old_master_is_overruled(
         assert not names_of_clients(old), "what was heard once is not forgotten"
     finally:
         lone.close()
+
+
+def test_master_that_sentinels_spell_differently_keeps_its_connections(
+    side: Side, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scouting, "RECHECK_S", 0.05)
+    spelled = ("sentinel resolve-hostnames yes", "sentinel announce-hostnames yes")
+    with OneSentinel(server) as one, OneSentinel(server, settings=spelled, host="localhost") as another:
+        for watcher, host in ((one, b"127.0.0.1"), (another, b"localhost")):
+            assert watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[0] == host
+            wait_until(lambda watcher=watcher: _run_id(watcher), what="the sentinel has asked the master")  # type: ignore[misc]
+        with side.client(f"sentinel://127.0.0.1:{one.port},127.0.0.1:{another.port}/{SERVICE}") as lf:
+            lf.lock(name).acquire().release()
+            before = names_of_clients(server)
+            for watcher in (one, another):
+                _wait_asked(watcher, 5)
+            lf.lock(name).acquire().release()
+            assert _ids(names_of_clients(server)) == _ids(before)
+
+
+def _run_id(watcher: OneSentinel) -> bytes:
+    told = watcher.command("SENTINEL", "MASTER", SERVICE)
+    return dict(zip(told[::2], told[1::2], strict=True))[b"runid"]  # type: ignore[no-any-return]
+
+
+def _wait_asked(watcher: OneSentinel, times: int) -> None:
+    """Waits until a sentinel has had so many connections besides those that ask for their number."""
+    looks = itertools.count(1)
+
+    def taken() -> int:
+        told: bytes = watcher.command("INFO", "stats")
+        return int(told.split(b"total_connections_received:")[1].split()[0])
+
+    before = taken()
+    wait_until(lambda: taken() - next(looks) >= before + times, what="asked again")
+
+
+def _ids(clients: list[bytes]) -> list[bytes]:
+    return [line.split()[0] for line in clients]
 
 
 # What a failover may lose

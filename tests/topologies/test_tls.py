@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,9 +94,9 @@ def trusting(papers: Papers) -> str:
     return f"ssl_ca_certs={papers.trusted.file}"
 
 
-def refusal(side: Side, given: Any) -> Refused:
+def refusal(side: Side, given: Any, **options: Any) -> Refused:
     """What is said to somebody who would wait; it has to be said at once, also to somebody who would not."""
-    with side.client(given) as lf:
+    with side.client(given, **options) as lf:
         began = now()
         with pytest.raises(Refused) as caught:
             lf.lock("name").acquire(wait=WAIT_S)
@@ -228,6 +230,37 @@ def test_tls_url_of_a_plain_port_is_told_the_right_one(side: Side, tls: Server, 
     told = refusal(side, url_of(tls, trusting(papers)).replace(str(tls.tls_port), str(tls.port)))
     assert told.code == "TLS"
     assert "redis://" in str(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "count", "timeout"),
+    [("cluster", 1, 0.5), ("cluster", 1, 2.0), ("cluster", 7, 2.0), ("sentinel", 1, 0.5), ("sentinel", 5, 2.0)],
+)
+def test_tls_url_of_several_plain_ports_is_told_the_right_one(
+    side: Side, tls: Server, papers: Papers, shape: str, count: int, timeout: float
+) -> None:
+    with ExitStack() as stack:
+        cables = [stack.enter_context(Cable(tls.port)) for _ in range(count)]
+        hosts = ",".join(f"127.0.0.1:{cable.port}" for cable in cables)
+        path = f"/{SERVICE}" if shape == "sentinel" else ""
+        told = refusal(side, f"{shape}s://{hosts}{path}?{trusting(papers)}", timeout=timeout)
+    assert told.code == "TLS"
+    assert f"speaks without TLS on this port (name its TLS port, or write {shape}://)" in str(told)
+
+
+def test_plain_url_of_a_cluster_of_tls_ports_is_told_the_right_one(side: Side, tls: Server) -> None:
+    told = refusal(side, f"cluster://127.0.0.1:{tls.tls_port}")
+    assert told.code == "TLS"
+    assert "write clusters://" in str(told)
+
+
+@pytest.mark.slow
+def test_refusal_of_a_cluster_is_told_although_other_nodes_hang(side: Side, tls: Server, papers: Papers) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
+        silent = ",".join(f"127.0.0.1:{listener.getsockname()[1]}" for listener in (one, another))
+        told = refusal(side, f"clusters://{silent},127.0.0.1:{tls.tls_port}?ssl_ca_certs={papers.other.file}")
+    assert told.code == "CERTIFICATE"
 
 
 @pytest.mark.slow

@@ -15,10 +15,11 @@ from lockfast.drivers import slots, wire
 from lockfast.drivers.aio import Asyncio
 from lockfast.drivers.cluster_threads import MIN_ASK_S, RETRY_S
 from lockfast.drivers.line import Line, seen
+from lockfast.drivers.rights import say_deaf
 from lockfast.drivers.shards_aio import ShardHub
 from lockfast.drivers.slots import SlotMap, slot_of, slot_of_name
 from lockfast.drivers.wire import ReplyError
-from lockfast.errors import LockfastError, Misused, Refused, Unreachable
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.effects import Call, Command, Listen, ShardedEnv, Wait
 
@@ -112,7 +113,7 @@ class ClusterAsyncio(Asyncio):
     async def _ask_around(self, by: float) -> None:
         """Ask one node after another for the map, until one tells it."""
         try:
-            failure: LockfastError = Unreachable(f"no node of {self.endpoint.where} answers", sent=False)
+            failures: list[LockfastError] = []
             for count, address in enumerate(self.map.candidates(random.randrange(1000))):
                 moment = now()
                 if count and moment >= by:
@@ -121,12 +122,13 @@ class ClusterAsyncio(Asyncio):
                     ask_by = moment + max((by - moment) / 2, MIN_ASK_S)
                     reply = await self._ask(self.node_at(address), slots.CLUSTER_SLOTS, ask_by)
                 except LockfastError as error:
-                    failure = error
+                    failures.append(error)
                     continue
                 if self.map.learn(reply, address):
                     return
-                failure = Unreachable(f"{self.endpoint.at(address).where} knows of no slots yet", sent=False)
-            raise failure if isinstance(failure, Refused) else Unreachable(str(failure), sent=False)
+                told = f"{self.endpoint.at(address).where} knows of no slots yet"
+                failures.append(Unreachable(told, sent=False))
+            raise slots.untold(failures)
         finally:
             self._learning = None
 
@@ -248,12 +250,14 @@ class ClusterAsyncio(Asyncio):
             except ReplyError as reply:
                 redirect = slots.redirect(reply, node.address)
                 if redirect is not None:
-                    self.map.move(slot, redirect.address)
+                    self.map.move(redirect.slot, redirect.address)  # of whoever made the push link: it is shared
                     continue
                 reason = self._means(node, reply)
                 if isinstance(reason, Unreachable):
                     raise reason from None
-                self._deaf = True  # no right to subscribe: the waiters poll instead
+                if not self._deaf:  # no right to subscribe or to publish: the waiters poll instead
+                    say_deaf(reason)
+                self._deaf = True
                 return 0
         raise Unreachable(f"the nodes of {self.endpoint.where} do not agree on slot {slot} yet", sent=False)
 

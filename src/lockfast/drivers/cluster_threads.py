@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockfast.clock import now
 from lockfast.drivers import slots, wire
 from lockfast.drivers.pool import Pool
+from lockfast.drivers.rights import say_deaf
 from lockfast.drivers.shards_threads import ShardHub
 from lockfast.drivers.slots import SlotMap, slot_of, slot_of_name
 from lockfast.drivers.threads import Threads
 from lockfast.drivers.wire import ReplyError
-from lockfast.errors import LockfastError, Misused, Refused, Unreachable
+from lockfast.errors import LockfastError, Misused, Unreachable
 from lockfast.flows import admission, ending
 from lockfast.flows.effects import Listen, ShardedEnv, Wait
 
@@ -113,7 +114,7 @@ class ClusterThreads(Threads):
         if not self._learning.acquire(timeout=max(by - now(), 0.0)):
             raise Unreachable("another thread is still asking for the cluster's map", sent=False)
         try:
-            failure: LockfastError = Unreachable(f"no node of {self.endpoint.where} answers", sent=False)
+            failures: list[LockfastError] = []
             for count, address in enumerate(self.map.candidates(random.randrange(1000))):
                 if not self.map.is_doubted:  # another thread has asked meanwhile
                     return
@@ -125,12 +126,13 @@ class ClusterThreads(Threads):
                         self.node_at(address), slots.CLUSTER_SLOTS, moment + max((by - moment) / 2, MIN_ASK_S)
                     )
                 except LockfastError as error:
-                    failure = error
+                    failures.append(error)
                     continue
                 if not self.map.learn(reply, address):
-                    failure = Unreachable(f"{self.endpoint.at(address).where} knows of no slots yet", sent=False)
+                    told = f"{self.endpoint.at(address).where} knows of no slots yet"
+                    failures.append(Unreachable(told, sent=False))
             if self.map.is_doubted:
-                raise failure if isinstance(failure, Refused) else Unreachable(str(failure), sent=False)
+                raise slots.untold(failures)
         finally:
             self._learning.release()
 
@@ -256,12 +258,15 @@ class ClusterThreads(Threads):
             except ReplyError as reply:
                 redirect = slots.redirect(reply, node.address)
                 if redirect is not None:
-                    self.map.move(slot, redirect.address)
+                    self.map.move(redirect.slot, redirect.address)
                     continue
                 reason = self._means(node, reply)
                 if isinstance(reason, Unreachable):
                     raise reason from None
-                self._deaf = True  # no right to subscribe: the waiters poll instead
+                with self._making:  # no right to subscribe or to publish: the waiters poll instead
+                    is_told, self._deaf = self._deaf, True
+                if not is_told:
+                    say_deaf(reason)
                 return 0
         raise Unreachable(f"the nodes of {self.endpoint.where} do not agree on slot {slot} yet", sent=False)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.25  # a blocked read looks at its deadline at least this often
 SEND_S = 1  # the longest that writing may be held up: a server that reads nothing is hung
+LEAST_S = 0.01  # what a step of connecting is given, however late it is
 SHORT = 448  # bytes read at first: a reply fits, and Python's own allocator serves buffers of this size
 
 
@@ -235,7 +236,7 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
         scout = scout_of(endpoint)
         address = scout.master(by)
     try:
-        sock = _open(endpoint, socket_path, address, max(by - now(), 0.01))
+        sock = _open(endpoint, socket_path, address, by)
     except OSError as error:
         if endpoint.tls is not None and not isinstance(error, (TimeoutError, ConnectionRefusedError, socket.gaierror)):
             _explain(endpoint, error)
@@ -280,7 +281,7 @@ def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> 
         return connection
     where = endpoint.where
     try:
-        connection = Connection(_open(endpoint, socket_path, None, max(by - now(), 0.01)), endpoint)
+        connection = Connection(_open(endpoint, socket_path, None, by), endpoint)
     except OSError as error:
         raise not_connected(error, where) from error
     greeting = endpoint.greeting()
@@ -292,11 +293,11 @@ def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> 
     return connection
 
 
-def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None, timeout_s: float) -> socket.socket:
+def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None, by: float) -> socket.socket:
     if socket_path:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.settimeout(timeout_s)
+            sock.settimeout(max(by - now(), LEAST_S))
             sock.connect(socket_path)
         except BaseException:
             sock.close()
@@ -304,7 +305,7 @@ def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None,
         sock.settimeout(None)
         return sock
     host, port = address or (endpoint.host, endpoint.port)
-    sock = _reach(host, port, timeout_s)
+    sock = reach(host, port, by)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
@@ -314,7 +315,7 @@ def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None,
 
             secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
             sock = secured
-            shake_hands(secured, endpoint, timeout_s)
+            shake_hands(secured, endpoint, by)
         else:
             sock.settimeout(None)
     except BaseException:
@@ -323,13 +324,14 @@ def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None,
     return sock
 
 
-def _reach(host: str, port: int, timeout_s: float) -> socket.socket:
+def reach(host: str, port: int, by: float) -> socket.socket:
     """A TCP connection to the first of the host's addresses that answers. Leaves no socket behind if interrupted."""
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for place, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(timeout_s)
+        try:  # the time is shared out: an address that is dead must not use up that of the others
+            sock.settimeout(max((by - now()) / (len(found) - place), LEAST_S))
             sock.connect(address)
         except OSError as error:
             sock.close()

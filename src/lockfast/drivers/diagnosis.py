@@ -8,18 +8,21 @@ calls it in a thread.
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
+from lockfast.clock import now
+from lockfast.drivers.connection import LEAST_S, reach
 from lockfast.errors import Refused
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Callable
 
     from lockfast.endpoints import Endpoint
 
-SUSPECT_S = 0.5  # a handshake that takes longer may be with a server that waits for a line of text
+# A handshake that takes longer, or more than half of the time that it has, may be with a server that waits for text.
+SUSPECT_S = 0.5
 LOOK_S = 0.5  # how long such a question may take
 
 # What a server's TLS says of the client's certificate, or of its lack; OpenSSL's words.
@@ -63,26 +66,39 @@ def explain(endpoint: Endpoint, error: BaseException) -> Refused | None:
             return told
         cause = cause.__cause__
     if endpoint.tls is None:
-        return _look(_is_tls, endpoint)
-    return _look(_is_picky, endpoint) or _look(_is_plain, endpoint)
+        return _look(_is_tls, endpoint, LOOK_S)
+    return _look(_is_picky, endpoint, LOOK_S) or _look(_is_plain, endpoint, LOOK_S)
 
 
-def explain_silence(endpoint: Endpoint) -> Refused | None:
+def suspect_s(by: float) -> float:
+    """How long to wait for a handshake that is to be done by then, before its server is asked beside it."""
+    return min(SUSPECT_S, max(by - now(), LEAST_S) / 2)
+
+
+def explain_silence(endpoint: Endpoint, by: float) -> Refused | None:
     """What to say of a server that does not answer a handshake, if it speaks without TLS."""
-    return _look(_is_plain, endpoint)
+    return _look(_is_plain, endpoint, min(LOOK_S, (by - now()) / 2))  # the handshake may still come about
 
 
-def _look(question: Callable[[Endpoint], Refused | None], endpoint: Endpoint) -> Refused | None:
+def in_scheme(scheme: str, refusal: Refused) -> Refused:
+    """The same, with the URL that it tells to write as those of sentinels or clusters begin."""
+    words = (
+        str(refusal).replace("write rediss://", f"write {scheme}s://").replace("write redis://", f"write {scheme}://")
+    )
+    return Refused(words, code=refusal.code)
+
+
+def _look(question: Callable[[Endpoint, float], Refused | None], endpoint: Endpoint, look_s: float) -> Refused | None:
     try:
-        return question(endpoint)
+        return question(endpoint, now() + look_s)
     except OSError:
         return None  # it does not say; what went wrong at first is what the caller hears
 
 
-def _is_plain(endpoint: Endpoint) -> Refused | None:
+def _is_plain(endpoint: Endpoint, by: float) -> Refused | None:
     if endpoint.spoken:
         return None
-    with _reach(endpoint) as sock:
+    with _reach(endpoint, by) as sock:
         sock.sendall(b"PING\r\n")
         if sock.recv(16)[:1] not in (b"+", b"-"):
             return None
@@ -90,7 +106,7 @@ def _is_plain(endpoint: Endpoint) -> Refused | None:
     return Refused(f"{where} speaks without TLS on this port (name its TLS port, or write redis://)", code="TLS")
 
 
-def _is_tls(endpoint: Endpoint) -> Refused | None:
+def _is_tls(endpoint: Endpoint, by: float) -> Refused | None:
     import ssl
 
     if endpoint.spoken:
@@ -99,7 +115,7 @@ def _is_tls(endpoint: Endpoint) -> Refused | None:
     context.check_hostname = False  # nothing is said here that others may not hear
     context.verify_mode = ssl.CERT_NONE
     try:
-        with _reach(endpoint) as sock, context.wrap_socket(sock):
+        with _reach(endpoint, by) as sock, context.wrap_socket(sock):
             pass
     except ssl.SSLError as error:
         if "ALERT" not in str(error.reason):
@@ -107,38 +123,35 @@ def _is_tls(endpoint: Endpoint) -> Refused | None:
     return Refused(f"{endpoint.where} speaks TLS on this port (write rediss://)", code="TLS")
 
 
-def _is_picky(endpoint: Endpoint) -> Refused | None:
+def _is_picky(endpoint: Endpoint, by: float) -> Refused | None:
     """Whether it refuses the client's certificate. It says so behind the handshake, to whoever only listens."""
     import ssl
 
     context = endpoint.tls_context()
     assert context is not None
     try:
-        with _reach(endpoint) as sock, context.wrap_socket(sock, server_hostname=endpoint.host) as secured:
+        with _reach(endpoint, by) as sock, context.wrap_socket(sock, server_hostname=endpoint.host) as secured:
             secured.recv(1)
     except ssl.SSLError as error:
         return of_certificates(error, endpoint.where)
     return None
 
 
-def _reach(endpoint: Endpoint) -> socket.socket:
-    sock = socket.create_connection((endpoint.host, endpoint.port), LOOK_S)
-    sock.settimeout(LOOK_S)
+def _reach(endpoint: Endpoint, by: float) -> socket.socket:
+    sock = reach(endpoint.host, endpoint.port, by)
+    sock.settimeout(max(by - now(), LEAST_S))
     return sock
 
 
-def shake_hands(sock: ssl.SSLSocket, endpoint: Endpoint, timeout_s: float) -> None:
+def shake_hands(sock: ssl.SSLSocket, endpoint: Endpoint, by: float) -> None:
     """Do the handshake. A server that says nothing for a while is asked, beside it, whether it speaks TLS at all."""
-    if not endpoint.spoken and timeout_s > SUSPECT_S:
-        sock.settimeout(SUSPECT_S)
+    if not endpoint.spoken:
+        sock.settimeout(suspect_s(by))
         try:
             sock.do_handshake()
         except TimeoutError:
-            told = explain_silence(endpoint)
+            told = explain_silence(endpoint, by)
             if told is not None:
                 raise told from None
-        else:
-            sock.settimeout(timeout_s)
-            return
-    sock.settimeout(timeout_s)
-    sock.do_handshake()
+    sock.settimeout(max(by - now(), LEAST_S))
+    sock.do_handshake()  # does nothing if it is done

@@ -1,12 +1,15 @@
-"""Connecting from asyncio through a door, whose methods block: they are called in a thread."""
+"""Connecting from asyncio: to a host's addresses, and through a door, whose methods block: a thread calls them."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from lockfast.clock import now
+from lockfast.drivers.connection import LEAST_S
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -27,6 +30,31 @@ async def dial(door: Door, by: float, connect: Callable[[str], Awaitable[Link]])
     except Unreachable as failure:
         await in_thread(partial(door.revive, failure, by))
         return await connect(await in_thread(door.path))
+
+
+async def reach(host: str, port: int, by: float) -> socket.socket:
+    """The twin of connection.reach. The loop's own way would wait for the first address as long as the system does."""
+    loop = asyncio.get_running_loop()
+    try:  # what is an address already needs no thread to be looked up in
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError | None = None
+    for place, (family, kind, protocol, _, address) in enumerate(found):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            async with asyncio.timeout(max((by - now()) / (len(found) - place), LEAST_S)):
+                await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError(f"{host} has no address")
 
 
 async def in_thread(function: Callable[[], R]) -> R:

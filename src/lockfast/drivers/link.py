@@ -15,7 +15,8 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockfast.clock import now
-from lockfast.drivers.connection import keep_alive
+from lockfast.drivers import dialling
+from lockfast.drivers.connection import LEAST_S, keep_alive
 from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.dialling import in_thread
 from lockfast.drivers.reply import Promised, Reply
@@ -300,10 +301,10 @@ async def connect(
 
         scout = scout_of(endpoint)
     try:
-        async with asyncio.timeout(max(by - now(), 0.01)):
+        async with asyncio.timeout(max(by - now(), LEAST_S)):
             if scout is not None:
                 address = await in_thread(partial(scout.master, by))
-            link = await reach(endpoint, socket_path, on_end, on_push, address)
+            link = await reach(endpoint, socket_path, by, on_end, on_push, address)
             link.address = address
             greeting = endpoint.greeting()
             replies = await link.request_many(greet(greeting), len(greeting), by)
@@ -343,6 +344,7 @@ async def _explain(endpoint: Endpoint, error: Exception) -> None:
 async def reach(
     endpoint: Endpoint,
     socket_path: str,
+    by: float,
     on_end: Callable[[Link], None],
     on_push: Callable[[Any], None] | None = None,
     address: tuple[str, int] | None = None,
@@ -357,13 +359,13 @@ async def reach(
         return (await loop.create_unix_connection(make, socket_path))[1]
     host, port = address or (endpoint.host, endpoint.port)
     context = endpoint.tls_context()
-    name = host if context else None
-    connecting = loop.create_connection(make, host, port, ssl=context, server_hostname=name)
+    sock = await dialling.reach(host, port, by)
+    connecting = loop.create_connection(make, sock=sock, ssl=context, server_hostname=host if context else None)
     if context is None or endpoint.spoken:
         return (await connecting)[1]
     making = loop.create_task(connecting, name="lockfast-reach")
     try:
-        await _suspect(making, endpoint)
+        await _suspect(making, endpoint, by)
         return (await making)[1]
     except BaseException:
         making.cancel()
@@ -371,12 +373,12 @@ async def reach(
         raise
 
 
-async def _suspect(making: asyncio.Task[Any], endpoint: Endpoint) -> None:
+async def _suspect(making: asyncio.Task[Any], endpoint: Endpoint, by: float) -> None:
     """Ask a server that is slow to shake hands, beside it, whether it speaks TLS at all. Raises Refused if not."""
-    from lockfast.drivers.diagnosis import SUSPECT_S, explain_silence
+    from lockfast.drivers.diagnosis import explain_silence, suspect_s
 
-    await asyncio.wait([making], timeout=SUSPECT_S)
-    told = None if making.done() else await in_thread(partial(explain_silence, endpoint))
+    await asyncio.wait([making], timeout=suspect_s(by))
+    told = None if making.done() else await in_thread(partial(explain_silence, endpoint, by))
     if told is not None:
         raise told
 

@@ -255,7 +255,7 @@ class Lines:
         endpoint = self.door.endpoint
         greeting = endpoint.greeting()
         if endpoint.lets_anybody_in:
-            link = await self._open(self._reach, by)
+            link = await self._open(partial(self._reach, by), by)
         else:  # a greeting that is refused would leave the request to run as somebody else, or elsewhere
             link = await self._open(partial(self._connect, by), by)
             greeting = []
@@ -286,10 +286,10 @@ class Lines:
         """A link that is let in."""
         return await connect(self.door.endpoint, path, by, _ignore)
 
-    async def _reach(self, path: str) -> Link:
+    async def _reach(self, by: float, path: str) -> Link:
         """A link that has not said anything yet."""
         try:
-            return await reach(self.door.endpoint, path, _ignore)
+            return await reach(self.door.endpoint, path, by, _ignore)
         except OSError as error:
             raise wire.not_connected(error, self.where) from error
 

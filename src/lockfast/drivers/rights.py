@@ -11,6 +11,7 @@ from lockfast.flows import denials
 from lockfast.flows.denials import WHOLE_RULE
 
 if TYPE_CHECKING:
+    from lockfast.errors import LockfastError
     from lockfast.flows.scripts import Bound
 
 LISTEN_REPLIES = 2
@@ -59,8 +60,13 @@ def may_listen(replies: list[Any], where: str) -> bool:
             reason = wire.failure(reply, where)
             if isinstance(reason, Unreachable):
                 raise reason
-            from lockfast.grants import log
-
-            log().warning("no pushes: waiters ask 4 times a second instead, as long as this client lives. %s", reason)
+            say_deaf(reason)
             return False
     return True
+
+
+def say_deaf(reason: LockfastError) -> None:
+    """Log, once for each client, that no pushes will come."""
+    from lockfast.grants import log
+
+    log().warning("no pushes: waiters ask 4 times a second instead, as long as this client lives. %s", reason)

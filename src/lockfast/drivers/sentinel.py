@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lockfast.clock import now
 from lockfast.drivers.connection import connect
-from lockfast.drivers.diagnosis import explain_silence
+from lockfast.drivers.diagnosis import in_scheme
 from lockfast.drivers.wire import ReplyError, failure, pack
 from lockfast.errors import LockfastError, Refused, Unreachable
 
@@ -64,6 +64,7 @@ class Scout:
         self._db = endpoint.db
         self._where = endpoint.where
         self._last: Answer | None = None
+        self._run_ids: dict[Address, bytes] = {}  # which process is there, as sentinels tell; empty if they do not
         self._mutex = threading.Lock()  # guards all that changes; never held during I/O
         self._watched: list[weakref.ref[Watched]] = []
         self._lookout: threading.Thread | None = None
@@ -87,11 +88,8 @@ class Scout:
             with self._mutex:
                 self._last = newest
             return newest.address
-        if not heard and self._sentinels[0].tls is not None and now() < by:
-            # There is too little time for a handshake to find out by itself that nobody shakes hands there.
-            plain = explain_silence(self._sentinels[0])
-            if plain is not None:
-                failures = [_as_of_sentinels(plain)]
+        if not heard:  # where one of them speaks in the other way the URL is wrong, whatever the rest do
+            failures = [reason for reason in failures if getattr(reason, "code", "") == "TLS"] or failures
         words = "; ".join(str(reason) for reason in failures)
         if failures and not heard and all(isinstance(reason, Refused) for reason in failures):
             code = failures[0].code if isinstance(failures[0], Refused) else ""
@@ -103,7 +101,7 @@ class Scout:
         try:
             connection = connect(sentinel, "", by)
         except Refused as refusal:
-            raise _as_of_sentinels(refusal) from refusal
+            raise in_scheme("sentinel", refusal) from refusal
         where = connection.where
         try:
             asked = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service), ("SENTINEL", "MASTER", self._service)]
@@ -127,6 +125,8 @@ class Scout:
         host, port = (word.decode() for word in address)
         # Two requests, since only the first tells of a failover as soon as it is decided, and only the second is dated.
         told = dict(zip(details[::2], details[1::2], strict=False)) if isinstance(details, list) else {}
+        is_same = address == [told.get(b"ip"), told.get(b"port")]
+        self._run_ids[host, int(port)] = told.get(b"runid", b"") if is_same else b""
         return Answer((host, int(port)), int(told.get(b"config-epoch", 0)))
 
     def _learn(self, answer: Answer, sentinel: Endpoint) -> bool:
@@ -172,14 +172,13 @@ class Scout:
                     self._last = answer
                 master, watched = self._last.address, [each() for each in self._watched]
             for connection in watched:
-                if connection is not None and connection.address != master:
+                if connection is not None and not self._is_at(connection.address, master):
                     connection.cut()
 
-
-def _as_of_sentinels(refusal: Refused) -> Refused:
-    """The same, with the URL that it tells to write as those of sentinels begin."""
-    words = str(refusal).replace("write rediss://", "write sentinels://").replace("write redis://", "write sentinel://")
-    return Refused(words, code=refusal.code)
+    def _is_at(self, address: Address | None, master: Address) -> bool:
+        """Whether an address is the master's. Sentinels may spell it differently: by a name, or by another one."""
+        run_id = self._run_ids.get(master)
+        return address == master or (bool(run_id) and address is not None and self._run_ids.get(address) == run_id)
 
 
 def _is_open(connection: Watched | None) -> bool:

@@ -41,7 +41,7 @@ class ShardHub(Hub):
             return number
         if self._closed:
             raise Misused("this client is closed")
-        link = await self._linked(by)
+        link = await self._linked(channel, by)
         asked = next((future for waiting, future in self._asked if waiting == channel), None)
         if asked is None:
             asked = asyncio.get_running_loop().create_future()
@@ -56,11 +56,11 @@ class ShardHub(Hub):
             link.close()
             raise Unreachable(f"{link.where} does not answer a subscription", sent=False) from None
 
-    async def _linked(self, by: float) -> Link:
+    async def _linked(self, channel: str, by: float) -> Link:
         if self._link is not None and self._link.usable:
             return self._link
         if self._linking is None:
-            self._linking = asyncio.create_task(self._make_link(by), name="lockfast-subscribe")
+            self._linking = asyncio.create_task(self._make_link(channel, by), name="lockfast-subscribe")
             self._linking.add_done_callback(seen)
         linking = self._linking
         try:
@@ -70,12 +70,18 @@ class ShardHub(Hub):
                 raise Misused("this client was closed while an acquire was waiting") from None
             raise
 
-    async def _make_link(self, by: float) -> Link:
+    async def _make_link(self, channel: str, by: float) -> Link:
         try:
             link = await self._connect(by, self._lose, self._deliver)
-            if self._closed or not link.usable:
+            try:  # before anybody listens: whether this account's releases will be heard
+                answer = await link.request(pack(("SPUBLISH", channel, "")), by)
+                if type(answer) is ReplyError:
+                    raise answer
+                if self._closed or not link.usable:
+                    raise Unreachable("the push connection was lost at once", sent=False)
+            except BaseException:
                 link.close()
-                raise Unreachable("the push connection was lost at once", sent=False)
+                raise
             self._link = link
             return link
         finally:

@@ -52,7 +52,7 @@ class ShardHub(Hub):
             self._subscribing.release()
 
     def _subscribe(self, channel: str, by: float) -> int:
-        connection = self._connected(by)
+        connection = self._connected(channel, by)
         with self._mutex:
             if channel in self._on:
                 return self._on[channel]
@@ -75,9 +75,16 @@ class ShardHub(Hub):
             raise self._refusals.pop(channel)
         return answer.number
 
-    def _connected(self, by: float) -> Connection:
+    def _connected(self, channel: str, by: float) -> Connection:
         if self._connection is None:
             connection = self._connect(by)
+            try:  # before anybody listens: whether this account's releases will be heard
+                answer = connection.call(pack(("SPUBLISH", channel, "")), by)
+                if type(answer) is ReplyError:
+                    raise answer
+            except BaseException:
+                connection.close()
+                raise
             connection.share()
             with self._mutex:
                 if self._closed:

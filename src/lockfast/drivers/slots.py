@@ -12,7 +12,9 @@ from __future__ import annotations
 from binascii import crc_hqx
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lockfast.drivers.diagnosis import in_scheme
 from lockfast.drivers.wire import pack
+from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.names import never_key
 
 if TYPE_CHECKING:
@@ -141,6 +143,14 @@ class SlotMap:
         self._learned += 1
         self._suspect = None
         return True
+
+
+def untold(failures: list[LockfastError]) -> LockfastError:
+    """What to say when no node has told the map: the first refusal, which does not pass by itself, before the rest."""
+    refusal = next((reason for reason in failures if isinstance(reason, Refused)), None)
+    if refusal is None:
+        return Unreachable(str(failures[-1]), sent=False)
+    return in_scheme("cluster", refusal) if refusal.code == "TLS" else refusal
 
 
 def next_to_scan(cursor: bytes, masters: list[Address]) -> tuple[Address, bytes] | None:
