@@ -229,6 +229,21 @@ def test_shard_that_is_cut_off_costs_only_its_own_holds(proxied: Proxied, side: 
     lf.close()
 
 
+def test_guard_needs_no_shard_but_the_one_of_its_name(proxied: Proxied, side: Side, name: str) -> None:
+    tag = proxied.name_on(1, name)
+    clients = [side.client(proxied.url, timeout=4) for _ in range(8)]  # each has yet to ask what commands there are
+    grants = [lf.semaphore(tag, limit=8, lease=30).acquire() for lf in clients]
+    for shard in (0, 2):
+        proxied.proxies[shard].blackhole()
+    for grant in grants:
+        assert grant.guard(("INCR", f"{{{tag}}}:n"))
+    assert [len(proxy.seen("COMMAND")) for proxy in proxied.proxies] == [0, 8, 0]
+    for grant in grants:
+        grant.release()
+    for shard in (0, 2):
+        proxied.proxies[shard].heal()
+
+
 def test_lost_push_connection_is_made_again_and_missed_grants_are_found(
     proxied: Proxied, side: Side, name: str
 ) -> None:

@@ -334,7 +334,7 @@ class ClusterThreads(Threads):
             )
 
     def _command(self, effect: Command) -> Any:
-        """A plain command of the reading side: SCAN over all masters, keys by their slots, the rest anywhere."""
+        """A plain command of the reading side: SCAN over all masters, keys and names by their slots."""
         word, by = effect.args[0], effect.by
         if word == "SCAN":
             return self._scan(effect)
@@ -345,7 +345,7 @@ class ClusterThreads(Threads):
             if failure is not None:
                 raise Unreachable(str(failure), sent=False)
             return answers
-        slot = slot_of(str(effect.args[1])) if word == "SET" else random.randrange(slots.SLOTS)
+        slot = slot_of(str(effect.args[1])) if effect.name is None else slot_of_name(effect.name)
         (answer,) = self._tour([(slot, wire.pack(effect.args))], by)
         if isinstance(answer, ReplyError):
             redirect = slots.redirect(answer, ("", 0))

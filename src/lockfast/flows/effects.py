@@ -63,13 +63,17 @@ class CallMany:
 
 
 class Command:
-    """Send one plain command. Answer: its reply. Throws as Call does."""
+    """Send one plain command. Answer: its reply. Throws as Call does.
 
-    __slots__ = ("args", "by")
+    name: what it is about, where its arguments do not tell; in a cluster it goes to the node that has this.
+    """
 
-    def __init__(self, args: tuple[str | int | bytes, ...], by: float) -> None:
+    __slots__ = ("args", "by", "name")
+
+    def __init__(self, args: tuple[str | int | bytes, ...], by: float, name: Name | None = None) -> None:
         self.args = args
         self.by = by
+        self.name = name
 
 
 class Listen:
