@@ -331,6 +331,7 @@ class ClusterAsyncio(Asyncio):
         assert isinstance(cursor, bytes)
         if cursor == b"0":
             self.map.doubt()
+        if self.map.is_doubted:  # also because the node that was to be asked did not answer
             await self._learn(effect.by)
         masters = self.map.masters()
         found = slots.next_to_scan(cursor, masters)
@@ -339,7 +340,7 @@ class ClusterAsyncio(Asyncio):
         address, inner = found
         request = wire.pack(("SCAN", inner, *effect.args[2:]))
         inner, keys = await self._ask(self.node_at(address), request, effect.by)
-        return slots.scan_cursor(address, inner, masters), keys
+        return slots.scan_cursor(cursor, address, inner, masters), keys
 
     # The end
 

@@ -136,7 +136,11 @@ class ClusterThreads(Threads):
 
     def _ask(self, node: Node, request: bytes, by: float) -> Any:
         """A plain request to one node. Raises Unreachable or Refused."""
-        lane = node.pool.take(by)
+        try:
+            lane = node.pool.take(by)
+        except Unreachable:
+            self.map.doubt(node.address)
+            raise
         try:
             reply = lane.call(request, by)
         except BaseException:
@@ -362,6 +366,7 @@ class ClusterThreads(Threads):
         assert isinstance(cursor, bytes)
         if cursor == b"0":
             self.map.doubt()
+        if self.map.is_doubted:  # also because the node that was to be asked did not answer
             self._learn(effect.by)
         masters = self.map.masters()
         found = slots.next_to_scan(cursor, masters)
@@ -369,7 +374,7 @@ class ClusterThreads(Threads):
             return b"0", []
         address, inner = found
         inner, keys = self._ask(self.node_at(address), wire.pack(("SCAN", inner, *effect.args[2:])), effect.by)
-        return slots.scan_cursor(address, inner, masters), keys
+        return slots.scan_cursor(cursor, address, inner, masters), keys
 
     # The end
 
