@@ -51,7 +51,8 @@ def sides() -> Iterator[list[Side]]:
 def test_killed_master_is_followed_by_its_replica_and_everybody_goes_on(
     fresh_cluster: Cluster, sides: list[Side]
 ) -> None:
-    cluster, node = fresh_cluster, fresh_cluster.masters[1]
+    cluster = fresh_cluster
+    node = max(cluster.masters, key=lambda node: node.port)  # which those who list all names come to last
     names = [cluster.name_on(node, side.name) for side in sides]
     clients = [(side.client(cluster.url), side.client(cluster.url)) for side in sides]
     try:
@@ -68,7 +69,15 @@ def test_killed_master_is_followed_by_its_replica_and_everybody_goes_on(
             side.spawn(lf.lock(f"{name}-new", lease=30, wait=30).acquire)
             for side, (lf, _), name in zip(sides, clients, names, strict=True)
         ]
+        looking = [
+            side.spawn(side.client(cluster.url, timeout=30).inspect, name)
+            for side, name in zip(sides, names, strict=True)
+        ]
+        listing = [side.spawn(side.client(cluster.url, timeout=30).names) for side in sides]
         cluster.wait_failed_over(cluster.slot_of_running(names[0]), node)
+        assert [each.result().holders[0].fence for each in looking] == [grant.fence for grant in held]
+        for listed in listing:
+            assert {(name,) for name in names} <= set(listed.result()), "of the shard whose master was killed, too"
         for grant in held:
             grant.extend()
             assert grant.held, "the replica knew of it"

@@ -188,6 +188,7 @@ class Env:
         "attempt_s",
         "commands",
         "connected",
+        "enough",
         "fleet",
         "jitter",
         "listening",
@@ -216,6 +217,8 @@ class Env:
         self.connected = False  # whether this client has ever had an answer from its server
         self.fleet: Fleet | None = None  # the servers, where a majority of them decides
         self.place = 0  # which of them this is about
+        # Asked when a look has failed: whether others have told what is needed, so that it is not made again.
+        self.enough: Callable[[], bool] = _never
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
         # From when on, and up to what age, holds are given back without a script: see flows/swapping.py.
         self.swaps_from = inf
@@ -237,6 +240,10 @@ class Env:
     def hears(self, name: Name) -> int:
         """The number of the subscription by which pushes about `name` come at the moment, 0 when none does."""
         return self.listening
+
+
+def _never() -> bool:
+    return False
 
 
 class ShardedEnv(Env):
