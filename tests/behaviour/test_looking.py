@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from behaviour.queueing import PATIENCE_S, holder, queued, waiting
+from kit.servers import wait_until
 from lockfast import LeaseLost, NotHeld, Refused
 from lua.scripts import Scripts
 
@@ -225,3 +226,20 @@ def test_looking_works_although_idle_connections_were_closed(
             assert lf.inspect("name").holders == ()
             server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             assert lf.names() == []
+
+
+def test_names_are_listed_although_many_idle_connections_were_closed(
+    fresh_server: FreshServer, server_kind: Kind, side: Side
+) -> None:
+    server = fresh_server(server_kind)
+    with side.client(server.url, timeout=1) as lf:
+        server.command("CLIENT", "PAUSE", 60_000, "WRITE")
+        taking = [side.spawn(lf.lock("name", number, wait=20).acquire) for number in range(8)]
+        connections = 8 if side.name == "threads" else 1  # tasks share one
+        wait_until(lambda: int(server.info("clients")["connected_clients"]) > connections, what="all are connected")
+        server.command("CLIENT", "UNPAUSE")
+        grants = [each.result() for each in taking]
+        server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        assert len(lf.names()) == 8
+        for grant in grants:
+            grant.release()

@@ -51,7 +51,8 @@ def sides() -> Iterator[list[Side]]:
 def test_killed_master_is_followed_by_its_replica_and_everybody_goes_on(
     fresh_cluster: Cluster, sides: list[Side]
 ) -> None:
-    cluster, node = fresh_cluster, fresh_cluster.masters[1]
+    cluster = fresh_cluster
+    node = max(cluster.masters, key=lambda node: node.port)  # which those who list all names come to last
     names = [cluster.name_on(node, side.name) for side in sides]
     clients = [(side.client(cluster.url), side.client(cluster.url)) for side in sides]
     try:
@@ -68,7 +69,15 @@ def test_killed_master_is_followed_by_its_replica_and_everybody_goes_on(
             side.spawn(lf.lock(f"{name}-new", lease=30, wait=30).acquire)
             for side, (lf, _), name in zip(sides, clients, names, strict=True)
         ]
+        looking = [
+            side.spawn(side.client(cluster.url, timeout=30).inspect, name)
+            for side, name in zip(sides, names, strict=True)
+        ]
+        listing = [side.spawn(side.client(cluster.url, timeout=30).names) for side in sides]
         cluster.wait_failed_over(cluster.slot_of_running(names[0]), node)
+        assert [each.result().holders[0].fence for each in looking] == [grant.fence for grant in held]
+        for listed in listing:
+            assert {(name,) for name in names} <= set(listed.result()), "of the shard whose master was killed, too"
         for grant in held:
             grant.extend()
             assert grant.held, "the replica knew of it"
@@ -243,6 +252,21 @@ def test_shard_that_is_cut_off_costs_only_its_own_holds(proxied: Proxied, side: 
     with lf.lock(tags[0], wait=10):
         pass
     lf.close()
+
+
+def test_guard_needs_no_shard_but_the_one_of_its_name(proxied: Proxied, side: Side, name: str) -> None:
+    tag = proxied.name_on(1, name)
+    clients = [side.client(proxied.url, timeout=4) for _ in range(8)]  # each has yet to ask what commands there are
+    grants = [lf.semaphore(tag, limit=8, lease=30).acquire() for lf in clients]
+    for shard in (0, 2):
+        proxied.proxies[shard].blackhole()
+    for grant in grants:
+        assert grant.guard(("INCR", f"{{{tag}}}:n"))
+    assert [len(proxy.seen("COMMAND")) for proxy in proxied.proxies] == [0, 8, 0]
+    for grant in grants:
+        grant.release()
+    for shard in (0, 2):
+        proxied.proxies[shard].heal()
 
 
 def test_lost_push_connection_is_made_again_and_missed_grants_are_found(

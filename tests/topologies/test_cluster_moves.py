@@ -46,7 +46,7 @@ def test_slot_moves_while_it_is_held_waited_for_and_given_back(
     moved = said(cluster.nodes, "MOVED")
     with cluster.moving(slot, target) as source:
         with pytest.raises(errors.Unreachable, match="TRYAGAIN"):
-            lf.inspect(name)
+            side.client(cluster.url, timeout=0.3).inspect(name)
         giving = side.spawn(held.release)  # tried again until the move is over
         keys = cluster.keys_in(slot, source)
         assert {key.decode() for key in keys} >= set(names.make("lockfast", (name,)).keys[:3])
@@ -71,6 +71,26 @@ def test_slot_moves_while_it_is_held_waited_for_and_given_back(
     assert lf.names() == []
 
 
+def test_looks_and_breaks_are_made_once_the_move_is_over(cluster: Cluster, side: Side, name: str) -> None:
+    slot = cluster.slot_of(name)
+    lf = side.client(cluster.url, timeout=20)
+    grant = lf.lock(name, lease=30).acquire()
+    nodes = [cluster.owner(slot), elsewhere(cluster, slot)]
+    for look, expected in (
+        (lambda: lf.inspect(name).fence, grant.fence),
+        (lf.names, [(name,)]),
+        (lf.deadlocks, ()),
+        (lambda: lf.break_lock(name, reason="test").fence, grant.fence),
+    ):
+        nodes.reverse()
+        with cluster.moving(slot, nodes[0]):
+            asked = said(nodes, "TRYAGAIN")
+            looking = side.spawn(look)
+            wait_until(lambda asked=asked: said(nodes, "TRYAGAIN") > asked + 3, what="asked in vain")  # type: ignore[misc]
+            assert not looking.done
+        assert looking.result() == expected
+
+
 def test_name_is_left_alone_during_a_move_even_when_all_its_keys_are_there(
     cluster: Cluster, side: Side, lf: Lockfast, other: Lockfast, name: str
 ) -> None:
@@ -85,7 +105,7 @@ def test_name_is_left_alone_during_a_move_even_when_all_its_keys_are_there(
     assert source.command("EXISTS", *own.keys) == 5
     with cluster.moving(slot, elsewhere(cluster, slot)):
         with pytest.raises(errors.Unreachable, match="TRYAGAIN"):
-            lf.inspect(name)
+            side.client(cluster.url, timeout=0.3).inspect(name)
         giving = [side.spawn(each.release) for each in holders]
         assert source.command("ZCARD", own.keys[3]) == 2
     for each in giving:

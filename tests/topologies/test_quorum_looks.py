@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.servers import wait_until
 from lockfast.clock import now
 from lockfast.errors import Misused, Refused, Unreachable
 
@@ -61,6 +62,29 @@ def test_who_answers_a_moment_later_than_a_majority_is_heard_too(side: Side, pro
         looker = side.client(proxied_trio.urls, timeout=20.0, node_timeout=20.0)
         assert looker.inspect(name).holders
         assert (name,) in looker.names()
+
+
+def test_a_server_that_is_down_holds_up_no_majority_that_answers(side: Side, proxied_trio: Proxied, name: str) -> None:
+    proxied_trio.proxies[1].refuse()
+    with side.client(proxied_trio.masters.urls[0]).lock(name, wait=0):
+        looker = side.client(proxied_trio.urls, timeout=20.0, node_timeout=20.0)
+        began = now()
+        assert looker.inspect(name).holders
+        assert (name,) in looker.names()
+        assert now() - began < 5, "it is not tried again and again"
+
+
+@pytest.mark.slow
+def test_a_majority_that_is_down_is_waited_for_within_the_timeout(side: Side, proxied_trio: Proxied, name: str) -> None:
+    with side.client(proxied_trio.masters.urls[0]).lock(name, wait=0):
+        looker = side.client(proxied_trio.urls, timeout=20.0, node_timeout=20.0)
+        cut = [proxy.when(times=None).cut_request() for proxy in proxied_trio.proxies[1:]]
+        looking = side.spawn(looker.inspect, name)
+        wait_until(lambda: all(each.hits > 3 for each in cut), what="asked several times, in vain")
+        assert not looking.done
+        for each in cut:
+            each.cancel()
+        assert looking.result().holders
 
 
 @pytest.mark.slow

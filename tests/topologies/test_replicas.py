@@ -59,6 +59,11 @@ MAKES: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
+def make(side: Side, lf: Any, kind: str, name: str) -> Any:
+    made = MAKES[kind](lf, name)
+    return side.wrap(made) if isinstance(side, AsyncioSide) and not isinstance(made, Twin) else made
+
+
 @pytest.mark.parametrize("kind", MAKES)
 def test_too_few_replicas_refuse_every_kind_of_lock_and_leave_nothing(
     sentinels: Sentinels, side: Side, name: str, kind: str
@@ -66,10 +71,27 @@ def test_too_few_replicas_refuse_every_kind_of_lock_and_leave_nothing(
     lf = side.client(sentinels.master.url, replicas=2, timeout=0.6)  # there is only one
     for again in range(2):  # the second time `locks` knows the names, and takes them by one script
         with pytest.raises(Refused, match="1 of the 2 replicas") as caught:
-            made = MAKES[kind](lf, name)
-            (side.wrap(made) if isinstance(side, AsyncioSide) and not isinstance(made, Twin) else made).acquire()
+            make(side, lf, kind, name).acquire()
         assert caught.value.code == "REPLICAS", again
         wait_until(lambda: not lf.names(), what="nothing is held or waited for")
+
+
+@pytest.mark.parametrize("timeout", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("kind", ["lock", "read", "locks"])
+def test_too_few_replicas_are_told_in_time_by_a_server_that_knows_no_script(
+    sentinels: Sentinels, side: Side, name: str, kind: str, timeout: float
+) -> None:
+    """The WAIT behind a script that was not run takes its time as well."""
+    master = sentinels.master
+    lf = side.client(master.url, replicas=2, timeout=timeout)
+    with pytest.raises(Refused):
+        make(side, lf, kind, name).acquire()
+    master.command("SCRIPT", "FLUSH")
+    began = time.monotonic()
+    with pytest.raises(Refused, match="1 of the 2 replicas"):
+        make(side, lf, kind, name).acquire()
+    assert time.monotonic() - began < timeout + 0.2
+    wait_until(lambda: not lf.names(), what="nothing is held or waited for")
 
 
 def test_replica_that_hangs_is_not_counted(sentinels: Sentinels, side: Side, name: str) -> None:

@@ -74,12 +74,27 @@ def test_scan_goes_from_master_to_master_and_ends() -> None:
         found = next_to_scan(cursor, masters)
         assert found is not None
         seen.append(found)
-        cursor = scan_cursor(found[0], b"7" if found[1] == b"0" else b"0", masters)
+        cursor = scan_cursor(cursor, found[0], b"7" if found[1] == b"0" else b"0", masters)
         if cursor == b"0":
             break
     assert seen == [(A, b"0"), (A, b"7"), (B, b"0"), (B, b"7"), (C, b"0"), (C, b"7")]
-    assert next_to_scan(b"b 2 0", [A, C]) == (C, b"0"), "a master that has gone is no reason to begin anew"
     assert next_to_scan(b"0", []) is None
+
+
+@pytest.mark.parametrize("new", [("a", 0), ("d", 4)])
+@pytest.mark.parametrize("inner", [b"0", b"7"])
+def test_scan_finds_the_master_that_has_taken_the_place_of_another(new: slots.Address, inner: bytes) -> None:
+    """Wherever it comes in the order, and whether the old one had been begun with or was about to be."""
+    at_a = scan_cursor(b"0", A, b"0", [A, B, C])
+    cursor = at_a if inner == b"0" else scan_cursor(at_a, B, inner, [A, B, C])
+    masters = sorted([A, new, C])
+    seen: list[tuple[slots.Address, bytes]] = []
+    while cursor != b"0" or not seen:
+        found = next_to_scan(cursor, masters)
+        assert found is not None
+        seen.append(found)
+        cursor = scan_cursor(cursor, found[0], b"0", masters)
+    assert sorted(seen) == sorted([(new, b"0"), (C, b"0")]), "and nobody twice"
 
 
 @pytest.mark.parametrize(

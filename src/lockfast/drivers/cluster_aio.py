@@ -307,7 +307,7 @@ class ClusterAsyncio(Asyncio):
         return answers
 
     async def _command(self, effect: Command) -> Any:
-        """A plain command of the reading side: SCAN over all masters, keys by their slots, the rest anywhere."""
+        """A plain command of the reading side: SCAN over all masters, keys and names by their slots."""
         word, by = effect.args[0], effect.by
         if word == "SCAN":
             return await self._scan(effect)
@@ -318,7 +318,7 @@ class ClusterAsyncio(Asyncio):
             if failure is not None:
                 raise Unreachable(str(failure), sent=False)
             return answers
-        slot = slot_of(str(effect.args[1])) if word == "SET" else random.randrange(slots.SLOTS)
+        slot = slot_of(str(effect.args[1])) if effect.name is None else slot_of_name(effect.name)
         (answer,) = await self._tour([(slot, wire.pack(effect.args))], by)
         if isinstance(answer, ReplyError):
             redirect = slots.redirect(answer, ("", 0))
@@ -335,6 +335,7 @@ class ClusterAsyncio(Asyncio):
         assert isinstance(cursor, bytes)
         if cursor == b"0":
             self.map.doubt()
+        if self.map.is_doubted:  # also because the node that was to be asked did not answer
             await self._learn(effect.by)
         masters = self.map.masters()
         found = slots.next_to_scan(cursor, masters)
@@ -343,7 +344,7 @@ class ClusterAsyncio(Asyncio):
         address, inner = found
         request = wire.pack(("SCAN", inner, *effect.args[2:]))
         inner, keys = await self._ask(self.node_at(address), request, effect.by)
-        return slots.scan_cursor(address, inner, masters), keys
+        return slots.scan_cursor(cursor, address, inner, masters), keys
 
     # The end
 

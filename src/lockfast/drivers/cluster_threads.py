@@ -138,7 +138,11 @@ class ClusterThreads(Threads):
 
     def _ask(self, node: Node, request: bytes, by: float) -> Any:
         """A plain request to one node. Raises Unreachable or Refused."""
-        lane = node.pool.take(by)
+        try:
+            lane = node.pool.take(by)
+        except Unreachable:
+            self.map.doubt(node.address)
+            raise
         try:
             reply = lane.call(request, by)
         except BaseException:
@@ -340,7 +344,7 @@ class ClusterThreads(Threads):
             )
 
     def _command(self, effect: Command) -> Any:
-        """A plain command of the reading side: SCAN over all masters, keys by their slots, the rest anywhere."""
+        """A plain command of the reading side: SCAN over all masters, keys and names by their slots."""
         word, by = effect.args[0], effect.by
         if word == "SCAN":
             return self._scan(effect)
@@ -351,7 +355,7 @@ class ClusterThreads(Threads):
             if failure is not None:
                 raise Unreachable(str(failure), sent=False)
             return answers
-        slot = slot_of(str(effect.args[1])) if word == "SET" else random.randrange(slots.SLOTS)
+        slot = slot_of(str(effect.args[1])) if effect.name is None else slot_of_name(effect.name)
         (answer,) = self._tour([(slot, wire.pack(effect.args))], by)
         if isinstance(answer, ReplyError):
             redirect = slots.redirect(answer, ("", 0))
@@ -368,6 +372,7 @@ class ClusterThreads(Threads):
         assert isinstance(cursor, bytes)
         if cursor == b"0":
             self.map.doubt()
+        if self.map.is_doubted:  # also because the node that was to be asked did not answer
             self._learn(effect.by)
         masters = self.map.masters()
         found = slots.next_to_scan(cursor, masters)
@@ -375,7 +380,7 @@ class ClusterThreads(Threads):
             return b"0", []
         address, inner = found
         inner, keys = self._ask(self.node_at(address), wire.pack(("SCAN", inner, *effect.args[2:])), effect.by)
-        return slots.scan_cursor(address, inner, masters), keys
+        return slots.scan_cursor(cursor, address, inner, masters), keys
 
     # The end
 

@@ -1,6 +1,7 @@
 """What a look at every server of a quorum came to: a majority has to answer, as others may know more.
 
-Once it has, the rest is given a node's time-out: a server that hangs holds nobody up for longer.
+Once it has, the rest is given a node's time-out: a server that hangs holds nobody up for longer. One that is down is
+tried again only as long as there is no majority without it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Looks(Generic[R]):
         self._majority = len(endpoints) // 2 + 1
         self._found: dict[int, R] = {}
         self._failures: dict[int, BaseException] = {}
+        self._stumbled: set[int] = set()
 
     def found(self, place: int, what: R) -> None:
         self._found[place] = what
@@ -30,10 +32,20 @@ class Looks(Generic[R]):
     def failed(self, place: int, why: BaseException) -> None:
         self._failures[place] = why
 
+    def stumbles(self, place: int) -> bool:
+        """A look has failed, and may be made again. Whether that is not needed any more."""
+        self._stumbled.add(place)
+        return self.is_enough
+
     @property
     def missing(self) -> int:
         """How many are still looked at."""
         return len(self._endpoints) - len(self._found) - len(self._failures)
+
+    @property
+    def hopeful(self) -> int:
+        """How many of them have not failed yet: only these are worth a moment more."""
+        return len(self._endpoints) - len({*self._found, *self._failures, *self._stumbled})
 
     @property
     def is_enough(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from math import inf
 from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,6 +114,7 @@ class QuorumAsyncio(Asyncio):
 
         async def look_at(place: int) -> None:
             reader = Asyncio(self._servers.nodes[place], self.env.timeout_s, self.prefix, None)
+            reader.env.enough = partial(looks.stumbles, place)
             try:
                 looks.found(place, await reader.run(make(reader.env)))
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
@@ -124,7 +126,7 @@ class QuorumAsyncio(Asyncio):
             waiting = {group.create_task(look_at(place), name="lockfast-look") for place in self.fleet.everywhere}
             while waiting and not looks.is_enough:
                 waiting = (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[1]
-            if waiting:
+            if looks.hopeful:
                 waiting = (await asyncio.wait(waiting, timeout=self.fleet.node_timeout_s))[1]
             for task in waiting:
                 task.cancel()

@@ -87,6 +87,7 @@ class QuorumThreads(Threads):
 
         def look_at(place: int) -> None:
             reader = Threads(self._servers.nodes[place], self.env.timeout_s, self.prefix, None)
+            reader.env.enough = partial(looks.stumbles, place)
             told: Callable[[], None]
             try:
                 told = partial(looks.found, place, reader.run(make(reader.env)))
@@ -102,7 +103,7 @@ class QuorumThreads(Threads):
             self._beside(look_at, place)
         with changed:
             changed.wait_for(lambda: looks.is_enough or not looks.missing)  # each ends in time by itself
-            changed.wait_for(lambda: not looks.missing, self.fleet.node_timeout_s)
+            changed.wait_for(lambda: not looks.hopeful, self.fleet.node_timeout_s)
             return looks.judge()
 
     def run(self, flow: Flow[R]) -> R:

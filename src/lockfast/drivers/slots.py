@@ -156,20 +156,23 @@ def untold(failures: list[LockfastError]) -> LockfastError:
 def next_to_scan(cursor: bytes, masters: list[Address]) -> tuple[Address, bytes] | None:
     """Which node a SCAN over all masters goes on with, and that node's cursor; None when all were looked at.
 
-    A cursor of such a SCAN is "host port cursor"; b"0" begins. The next node is the one behind in order, so that a
-    master which comes or goes meanwhile does not make it begin anew.
+    A cursor of such a SCAN is the node's own and every node that was asked, the last of them now: "7 host:port
+    host:port"; b"0" begins. So a master that takes the place of another meanwhile is not missed.
     """
-    if cursor == b"0":
-        return (masters[0], b"0") if masters else None
-    host, port, inner = cursor.decode().split(" ")
-    at = (host, int(port))
-    if inner != "0":
-        return at, inner.encode()
-    behind = [address for address in masters if address > at]
-    return (behind[0], b"0") if behind else None
+    inner, *asked = cursor.split(b" ")
+    for address in masters:
+        if inner != b"0" and _spelled(address) == asked[-1]:
+            return address, inner
+    rest = [address for address in masters if _spelled(address) not in asked]
+    return (rest[0], b"0") if rest else None
 
 
-def scan_cursor(at: Address, inner: bytes, masters: list[Address]) -> bytes:
+def scan_cursor(cursor: bytes, at: Address, inner: bytes, masters: list[Address]) -> bytes:
     """The cursor that goes on after the node `at` has answered `inner`; b"0" when that was the end of the last."""
-    made = f"{at[0]} {at[1]} {inner.decode()}".encode()
+    asked = [address for address in cursor.split(b" ")[1:] if address != _spelled(at)]
+    made = b" ".join((inner, *asked, _spelled(at)))
     return made if next_to_scan(made, masters) is not None else b"0"
+
+
+def _spelled(address: Address) -> bytes:
+    return f"{address[0]}:{address[1]}".encode()

@@ -328,6 +328,7 @@ class Threads:
             reply = connection.call(wire.pack(effect.args), effect.by)
         except BaseException:
             self._let_go(connection)
+            self._pool.close_free()  # as in _call
             raise
         self._pool.give_back(connection)
         if isinstance(reply, wire.ReplyError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.dialect import knows_no_flags
 from lockfast.errors import LockfastError, Unreachable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def on_connection(connection: Connection, calls: Sequence[Call], copies: Copies | None, by: float) -> Answers:
     """For each call its reply or what that means, and how many replicas have what they wrote (0 if nobody asks)."""
-    trip = _trip(calls, copies, connection.endpoint, connection.address is not None)
+    trip = _trip(calls, copies, by, connection.endpoint, connection.address is not None)
     request, count = next(trip)
     while True:
         connection.send(request, count)
@@ -38,7 +39,7 @@ def on_connection(connection: Connection, calls: Sequence[Call], copies: Copies 
 
 async def on_link(link: Link, calls: Sequence[Call], copies: Copies | None, by: float) -> Answers:
     """The same for asyncio."""
-    trip = _trip(calls, copies, link.endpoint, link.address is not None)
+    trip = _trip(calls, copies, by, link.endpoint, link.address is not None)
     request, count = next(trip)
     while True:
         replies = await link.request_many(request, count, by)
@@ -59,24 +60,24 @@ def only(answers: Answers) -> tuple[Any, int | LockfastError]:
 
 
 def _trip(
-    calls: Sequence[Call], copies: Copies | None, endpoint: Endpoint, moves: bool
+    calls: Sequence[Call], copies: Copies | None, by: float, endpoint: Endpoint, moves: bool
 ) -> Generator[tuple[bytes, int], list[Any], Answers]:
     """What to send, as bytes and the number of replies to it; ends with the answers.
 
     moves: a sentinel named the server. One that is no master any more has run nothing: Unreachable, for all of them.
     """
     where = endpoint.where
-    wait = b"" if copies is None else wire.pack(("WAIT", copies.replicas, copies.wait_ms))
-    waits = 1 if wait else 0
-    replies = yield b"".join([wire.evalsha(call.bound, call.args) for call in calls]) + wait, len(calls) + waits
+    waits = 0 if copies is None else 1
+    asks = b"".join([wire.evalsha(call.bound, call.args) for call in calls])
+    replies = yield asks + _wait(copies, by), len(calls) + waits
     copied: Any = replies.pop() if waits else 0
     again = [place for place, reply in enumerate(replies) if wire.is_noscript(reply)]
     if again:  # the second WAIT counts for what was written before the first, too
-        texts = [wire.eval_text(calls[place].bound, calls[place].args) for place in again]
-        told = yield b"".join(texts) + wait, len(again) + waits
+        texts = b"".join([wire.eval_text(calls[place].bound, calls[place].args) for place in again])
+        told = yield texts + _wait(copies, by), len(again) + waits
         if any(knows_no_flags(reply) for reply in told):
             endpoint.plain = True  # see dialect.py: whoever sends them now writes them as this server knows them
-            told = yield b"".join(texts) + wait, len(again) + waits
+            told = yield texts + _wait(copies, by), len(again) + waits
         copied = told.pop() if waits else 0
         for place, reply in zip(again, told, strict=True):
             replies[place] = reply
@@ -92,3 +93,11 @@ def _trip(
             raise Unreachable(f"{where} answers {str(copied)!r}")
         copied = wire.failure(copied, where, None, moves)
     return answers, copied
+
+
+def _wait(copies: Copies | None, by: float) -> bytes:
+    """The WAIT for copies, if they are asked for; with time left for the reply, however late in the trip it is sent."""
+    if copies is None:
+        return b""
+    left_ms = int((by - now()) * 500)
+    return wire.pack(("WAIT", copies.replicas, max(1, min(copies.wait_ms, left_ms))))  # 0 would be without end

@@ -31,7 +31,7 @@ def shortage(shown: str, copied: int | LockfastError, wanted: Copies | None) -> 
     if copied >= wanted.replicas:
         return None
     return Refused(
-        f"{shown!r}: {copied} of the {wanted.replicas} replicas that replicas={wanted.replicas} asks for had it within "
-        f"{wanted.wait_ms} ms; see why they do not follow (INFO replication), or ask for fewer",
+        f"{shown!r}: {copied} of the {wanted.replicas} replicas that replicas={wanted.replicas} asks for had it in "
+        f"time ({wanted.wait_ms} ms at most); see why they do not follow (INFO replication), or ask for fewer",
         code="REPLICAS",
     )

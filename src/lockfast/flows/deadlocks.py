@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockfast import names, snapshots, waitfor
 from lockfast.flows.detection import inspect_all
 from lockfast.flows.effects import Sleep
-from lockfast.flows.looking import busy
+from lockfast.flows.looking import busy, patiently
 from lockfast.specs import HEARTBEAT_S
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ def find(prefix: str, env: Env) -> Flow[tuple[Cycle, ...]]:
     sightings.confirm(found)
     yield Sleep(PAUSE_S)
     again = sorted(suspected.names_of(agent for group in suspected.groups for agent in group))
-    by = env.now() + env.timeout_s
-    found = yield from inspect_all(prefix, again, snapshots.MAX_WAITERS, by)
+    found = yield from patiently(partial(inspect_all, prefix, again, snapshots.MAX_WAITERS), env)
     deadlocks = waitfor.Deadlocks(sightings.confirm(found))
     return tuple(deadlocks.cycle(deadlocks.victim(group)) for group in deadlocks.groups)

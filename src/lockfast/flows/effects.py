@@ -63,13 +63,17 @@ class CallMany:
 
 
 class Command:
-    """Send one plain command. Answer: its reply. Throws as Call does."""
+    """Send one plain command. Answer: its reply. Throws as Call does.
 
-    __slots__ = ("args", "by")
+    name: what it is about, where its arguments do not tell; in a cluster it goes to the node that has this.
+    """
 
-    def __init__(self, args: tuple[str | int | bytes, ...], by: float) -> None:
+    __slots__ = ("args", "by", "name")
+
+    def __init__(self, args: tuple[str | int | bytes, ...], by: float, name: Name | None = None) -> None:
         self.args = args
         self.by = by
+        self.name = name
 
 
 class Listen:
@@ -184,6 +188,7 @@ class Env:
         "attempt_s",
         "commands",
         "connected",
+        "enough",
         "fleet",
         "jitter",
         "listening",
@@ -212,6 +217,8 @@ class Env:
         self.connected = False  # whether this client has ever had an answer from its server
         self.fleet: Fleet | None = None  # the servers, where a majority of them decides
         self.place = 0  # which of them this is about
+        # Asked when a look has failed: whether others have told what is needed, so that it is not made again.
+        self.enough: Callable[[], bool] = _never
         self.listening = 0  # number of the subscription that stands at the moment, 0 when none does
         # From when on, and up to what age, holds are given back without a script: see flows/swapping.py.
         self.swaps_from = inf
@@ -233,6 +240,10 @@ class Env:
     def hears(self, name: Name) -> int:
         """The number of the subscription by which pushes about `name` come at the moment, 0 when none does."""
         return self.listening
+
+
+def _never() -> bool:
+    return False
 
 
 class ShardedEnv(Env):

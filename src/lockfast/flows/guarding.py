@@ -120,7 +120,7 @@ def _learn(commands: list[Words], hold: Hold, env: Env) -> Flow[None]:
     unknown = sorted({words[0].lower() for words in commands} - env.commands.keys())
     if unknown:
         try:
-            table = yield from _answer(lambda by: Command(("COMMAND", "INFO", *unknown), by), hold, env)
+            table = yield from _answer(lambda by: Command(("COMMAND", "INFO", *unknown), by, hold.ask.name), hold, env)
         except Unreachable as failure:
             hold.check()
             raise Unreachable(str(failure), sent=False) from failure  # nothing was written yet

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast import names, snapshots
 from lockfast.errors import NotHeld, Refused, Unreachable
 from lockfast.flows.admission import TOMBSTONE_MS
-from lockfast.flows.effects import Call, Command
+from lockfast.flows.effects import Call, Command, backoff
 from lockfast.flows.scripts import INSPECT, LEAVE, Bound
 
 if TYPE_CHECKING:
@@ -18,24 +18,44 @@ if TYPE_CHECKING:
     from lockfast.names import Name
     from lockfast.snapshots import Snapshot
 
+R = TypeVar("R")
 MAX_SCANS = 1_000_000
 
 
 def inspect(name: Name, env: Env) -> Flow[Snapshot]:
     """Holders and waiters of one name."""
-    reply = yield from _ask(lambda by: Call(Bound(INSPECT, name), (snapshots.MAX_WAITERS,), by), env)
+    reply = yield from _ask(partial(Call, Bound(INSPECT, name), (snapshots.MAX_WAITERS,)), env)
     return snapshots.read(name, reply)
 
 
 def _ask(question: Callable[[float], Call | Command], env: Env) -> Flow[Any]:
-    """Ask what changes nothing; a second time if the first failed, as a connection may have been closed meanwhile."""
-    by = env.now() + env.timeout_s
-    try:
-        return (yield question(env.now() + env.attempt_s))
-    except Unreachable:
-        if env.now() >= by:
-            raise
-    return (yield question(by))
+    """The answer to what may be asked twice."""
+
+    def attempt(by: float) -> Flow[Any]:
+        return (yield question(by))
+
+    return (yield from patiently(attempt, env))
+
+
+def patiently(attempt: Callable[[float], Flow[R]], env: Env) -> Flow[R]:
+    """What an attempt comes to that may be made again: as often as it takes, within the client's time-out.
+
+    A slot that is being moved, a server that restarts, a master whose replica has yet to follow: all that passes.
+    """
+    gives_up_at = env.now() + env.timeout_s
+    failures = 0
+    sent = False
+    while True:
+        try:
+            return (yield from attempt(min(env.now() + env.attempt_s, gives_up_at)))
+        except Unreachable as failure:
+            failures += 1
+            sent = sent or failure.sent
+            is_needed = failures < 2 or not env.enough()  # one failure says nothing of the server: see backoff
+            if is_needed:
+                yield backoff(failures, gives_up_at, env)
+            if not is_needed or env.now() >= gives_up_at:
+                raise Unreachable(str(failure), sent=sent) from failure
 
 
 def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
@@ -77,9 +97,10 @@ def break_lock(name: Name, reason: str, env: Env) -> Flow[Snapshot]:
         for holder in holders:
             refused_ms = max(TOMBSTONE_MS, round(holder.lease_left * 1000))
             bound = Bound(LEAVE, name, (refused_ms, 1, f"{by} {reason}"))
-            found = yield Call(bound, (holder.ticket,), env.now() + env.timeout_s)
+            found = yield from _ask(partial(Call, bound, (holder.ticket,)), env)
             missed = missed or found != 1
-        # One that was not there may have been handed on in this moment: the same hold by another ticket.
+        # One that was not there has left, by an earlier copy of this request maybe, whose reply was lost. Or it was
+        # handed on in this moment: the same hold by another ticket.
         after = (yield from inspect(name, env)) if missed else before._replace(holders=())
         holders = tuple(holder for holder in after.holders if holder.fence in fences)
     return before
