@@ -58,3 +58,25 @@ def test_an_outage_is_logged_once_and_its_end_once(
             assert logged("failed, ") == outage
         assert logged(f"renewal of {name!r} failed, ") == 2
         grant.check()
+
+
+def test_first_word_of_an_outage_says_who_does_not_answer(
+    side: Side, proxies: list[Proxy], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failures() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "failed, " in record.getMessage()]
+
+    urls = [proxy.url for proxy in proxies]
+    with (
+        caplog.at_level(logging.INFO, "lockfast"),
+        side.client(urls if len(urls) > 1 else urls[0], timeout=0.5) as lf,
+        lf.lock(name, lease=3, cancel_on_loss=False) as grant,
+    ):
+        for proxy in proxies:
+            proxy.blackhole()
+        wait_until(failures, timeout_s=5)
+        for proxy in proxies:
+            assert f":{proxy.port}/0: does not answer" in failures()[0] or len(proxies) == 1
+            assert f":{proxy.port}/0" in failures()[0]
+            proxy.heal()
+        wait_until(lambda: grant.remaining > 2.5, what="renewed again")

@@ -14,6 +14,8 @@ from zlib import crc32
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lockfast.flows.effects import Env
     from lockfast.flows.introduction import Introduction
 
@@ -284,10 +286,10 @@ class Fleet:
     def forget_contention(self, name: str) -> None:
         self._contended.pop(name, None)
 
-    def too_few(self, name: str, heard: dict[int, Any], moment: float) -> LockfastError:
+    def too_few(self, name: str, heard: dict[int, Any], moment: float, owed: Sequence[int] = ()) -> LockfastError:
         """What to raise when a majority cannot be had, with what each server is about.
 
-        heard: what the last requests came to, by server.
+        heard: what the last requests came to, by server. owed: how many of them each has not answered yet.
         """
         told = []
         for place, node in enumerate(self.nodes):
@@ -302,12 +304,12 @@ class Fleet:
                 )
             elif not words and isinstance(heard.get(place), BaseException):
                 words = str(heard[place])
-            elif not words and node.asked_at <= moment - self.node_timeout_s:
+            elif not words and (node.asked_at <= moment - self.node_timeout_s or (owed and owed[place])):
                 words = "does not answer"
             if words:
                 words = words.replace(f" to {node.where}", "").removeprefix(f"{node.where} ")
                 told.append(f"{node.where}: {words}")
-        words = f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can; " + "; ".join(told)
+        words = "; ".join([f"{name!r}: {self.majority} of {len(self.nodes)} servers have to agree, too few can", *told])
         codes = self.refusals()
         return Refused(words, code=codes[0]) if codes else Unreachable(words)
 

@@ -220,7 +220,7 @@ class _Patience:
         yield backoff(self.failures, gives_up_at, env)
 
     def _too_few(self, votes: Votes) -> LockfastError:
-        return self._fleet.too_few(self._name, dict(enumerate(votes.replies)), self._env.now())
+        return self._fleet.too_few(self._name, dict(enumerate(votes.replies)), self._env.now(), votes.owed)
 
 
 def _nothing(_index: int, _reply: object) -> None:

@@ -138,7 +138,7 @@ class _Renewal:
             if hold.is_failing:
                 hold.renewal_worked()
             return True
-        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.heard(), self.sent))
+        hold.renewal_failed(self._fleet.too_few(hold.ask.name.shown, self.heard(), self.sent, votes.owed))
         return False
 
 
