@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from lockfast.drivers.connection import Connection
     from lockfast.endpoints import Endpoint
+    from lockfast.errors import LockfastError
     from lockfast.flows.effects import Call, Scatter
     from lockfast.flows.fleet import Node
 
@@ -36,7 +37,7 @@ MOST_OWED = 256  # replies: a server that owes more is hung, and nothing is writ
 class Trip:
     """The requests of one Scatter: who hears the replies, and how many are missing.
 
-    bring: called with the place and the request of what was lost, if that must get there.
+    bring: called with the place and the request of what was lost or refused, if that must get there.
     """
 
     __slots__ = ("bring", "hear", "missing")
@@ -46,7 +47,7 @@ class Trip:
         self.bring = bring
         self.missing = 0
 
-    def lose(self, place: int, index: int, call: Call, why: Unreachable) -> None:
+    def lose(self, place: int, index: int, call: Call, why: LockfastError) -> None:
         """A request came to nothing."""
         self.hear(index, why)
         if self.bring is not None:
@@ -128,7 +129,7 @@ class Line:
             self.send(plainly(data) if self.endpoint.plain else data)
             return
         trip.missing -= 1
-        trip.hear(index, wire.failure(reply, self.connection.where, call.bound))
+        trip.lose(self.place, index, call, wire.failure(reply, self.connection.where, call.bound))
 
 
 class Lane:

@@ -34,7 +34,7 @@ class Trip(Reply):
         super().__init__(loop, effect.by)
         self.hear = effect.hear
         self.enough = effect.enough
-        self.bring = bring if effect.behind else None  # called with what was lost, if that must get there
+        self.bring = bring if effect.behind else None  # called with what was lost or refused, if that must get there
         self.link_by = link_by
         self.missing = 0
         self.is_awaited = False
@@ -79,7 +79,7 @@ class Heard:
             except Unreachable as failure:
                 self.fail(failure)
             return
-        self._tell(wire.failure(reply, self.link.where, self.call.bound))
+        self.fail(wire.failure(reply, self.link.where, self.call.bound))
 
     def fail(self, error: BaseException) -> bool:
         if not self.is_done and self.trip.bring is not None:

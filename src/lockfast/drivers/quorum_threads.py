@@ -10,22 +10,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers import wire
 from lockfast.drivers.connection import connect, deliver
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.introducing import introducing
 from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S, Lane, Line
 from lockfast.drivers.threads import Threads
+from lockfast.drivers.undelivered import TRY_S, Undelivered, packed
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, PROBE_S, Fleet, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.drivers.connection import Connection
+    from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
     from lockfast.flows.effects import Call, Effect, Flow
@@ -68,6 +69,7 @@ class QuorumThreads(Threads):
             env.place = place
             nodes.append(Node(endpoint.where, env))
         self.fleet = self.env.fleet = Fleet(nodes, self._node_timeout_s, self._max_lease_s)
+        self._undelivered = Undelivered(self.fleet)
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
@@ -210,22 +212,41 @@ class QuorumThreads(Threads):
                 line.node.asked(line.silent_since)
 
     def _bring(self, place: int, call: Call) -> None:
-        """Bring a request to a server over a connection of its own, if that can be done soon."""
-        if not self.closed:
-            self._beside(self._deliver, place, call)
+        """Bring a request to a server over a connection of its own, as soon as that can be done."""
+        if not self._undelivered.keep(place, call):
+            return
+        try:
+            self._beside(self._deliver, place)
+        except BaseException as error:
+            self._undelivered.stop(place)
+            if not isinstance(error, RuntimeError):  # no thread can be started: it is brought another time
+                raise
 
-    def _deliver(self, place: int, call: Call) -> None:
-        endpoint, by = self._servers.nodes[place], now() + self.env.timeout_s
+    def _deliver(self, place: int) -> None:
+        """Bring what was lost there, until it is confirmed or of no more use."""
         try:
-            connection = deliver(endpoint, endpoint.path, by, wire.eval_text(call.bound, call.args))
-        except LockfastError:
-            return  # the lease ends it
+            self._bring_all(place, deliver, now() + self.env.timeout_s)
+            while not self._undelivered.is_done(place):
+                self._undelivered.pause(place, PROBE_S)
+                # Not before the server has answered: one that hangs has the first request, and needs no more of them.
+                self._bring_all(place, _connected, now() + min(TRY_S, self.env.timeout_s))
+        except BaseException:
+            self._undelivered.stop(place)
+            raise
+
+    def _bring_all(self, place: int, send: Callable[[Endpoint, str, float, bytes, int], Connection], by: float) -> None:
+        calls, endpoint = self._undelivered.take(place), self._servers.nodes[place]
+        if not calls:
+            return
         try:
-            connection.read(by)
+            connection = send(endpoint, endpoint.path, by, packed(calls), len(calls))
+            try:
+                replies = connection.read_each(by)
+            finally:
+                self._let_go(connection)
         except LockfastError:
-            pass
-        finally:
-            self._let_go(connection)
+            return
+        self._undelivered.heard(place, calls, replies[-len(calls) :])
 
     def _take_spare(self, lane: Lane, place: int) -> bool:
         try:
@@ -259,7 +280,7 @@ class QuorumThreads(Threads):
     def _introduced(self, place: int, by: float) -> Connection:
         """A connection whose server has said who it is, and since when."""
         connection = self._connector(place)(by)
-        steps = introducing(self.fleet, place, self.prefix, connection.endpoint)
+        steps = introducing(self.fleet, place, self.prefix, connection.endpoint, self._undelivered)
         try:
             step = next(steps)
             while True:
@@ -318,8 +339,11 @@ class QuorumThreads(Threads):
         super().stop_acquiring()
 
     def close(self) -> None:
+        self._undelivered.end()
         super().close()
         self._close_lanes()
+        self._undelivered.close(min(TRY_S, self.env.timeout_s))
+        self._lingering.close()
 
     def _close_lanes(self) -> None:
         by = now() + DRAIN_S
@@ -340,3 +364,14 @@ class QuorumThreads(Threads):
             hub.forget()
         for connection in inherited:
             connection.close()
+
+
+def _connected(endpoint: Endpoint, socket_path: str, by: float, requests: bytes, count: int) -> Connection:
+    """What `deliver` returns, of a server that has answered its greeting."""
+    connection = connect(endpoint, socket_path, by)
+    try:
+        connection.send(requests, count)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
