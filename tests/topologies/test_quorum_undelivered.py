@@ -80,7 +80,7 @@ def test_a_server_that_was_down_during_a_release_is_told_before_it_is_asked_for_
 
 
 @pytest.mark.parametrize("code", ["BUSY", "LOADING", "MISCONF"])
-def test_a_release_that_a_minority_refuses_for_now_is_told_it_again(
+def test_a_minority_that_refuses_a_release_for_now_is_told_it_again(
     side: Side, proxied_trio: Proxied, name: str, code: str
 ) -> None:
     masters = proxied_trio.masters

@@ -17,9 +17,10 @@ from lockfast.drivers.connection import SHORT
 from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.wire import ProtocolError, ReplyError, evalsha
 from lockfast.errors import Unreachable
+from lockfast.flows.scripts import LEAVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lockfast.drivers.connection import Connection
     from lockfast.endpoints import Endpoint
@@ -55,6 +56,24 @@ class Trip:
 
 
 Owed = tuple[Trip, int, "Call"]  # whose request it is, which one of theirs, and what it was
+
+
+def is_taken_back(call: Call, behind: Iterable[Call]) -> bool:
+    """Whether one of the requests that were sent behind this one takes back what it asks for.
+
+    Then it must not be sent again: it would run behind the `leave`, which relies on its place on the connection, and
+    the server would hold the name for nobody.
+    """
+    name, ticket = call.bound.name, call.args[-1]
+    return any(
+        later.bound.script is LEAVE and later.args[-1] == ticket and later.bound.name.keys == name.keys
+        for later in behind
+    )
+
+
+def too_late(where: str) -> Unreachable:
+    """What whoever asked for something hears then."""
+    return Unreachable(f"{where} did not know the script, and meanwhile the request was taken back", sent=False)
 
 
 class Line:
@@ -124,6 +143,10 @@ class Line:
         if is_old:
             self.endpoint.plain = True
         if is_old or wire.is_noscript(reply):
+            if trip.bring is None and is_taken_back(call, [later for _, _, later in self.owed]):
+                trip.missing -= 1
+                trip.hear(index, too_late(self.connection.where))
+                return
             self.owed.append(item)
             data = wire.eval_text(call.bound, call.args)
             self.send(plainly(data) if self.endpoint.plain else data)
