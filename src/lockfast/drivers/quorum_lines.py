@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import select
 from collections import deque
+from functools import partial
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers import wire
-from lockfast.drivers.connection import SHORT
+from lockfast.drivers.connection import SEND_S, SHORT
 from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.wire import ProtocolError, ReplyError, evalsha
 from lockfast.errors import Unreachable
@@ -21,6 +22,7 @@ from lockfast.flows.scripts import LEAVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from socket import socket
 
     from lockfast.drivers.connection import Connection
     from lockfast.endpoints import Endpoint
@@ -32,6 +34,9 @@ EARLY_S = 0.001  # a wait for a server may end this much before its time is up, 
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
 LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
+# How long to wait for the rest of what TLS has sent as one: poll() tells of its first byte, and none of it can be read
+# before the last has come. One server's rest must not hold up the replies of the others.
+PART_S = 0.001
 MOST_OWED = 256  # replies: a server that owes more is hung, and nothing is written to it
 
 
@@ -83,6 +88,7 @@ class Line:
         "_feed", "_next", "_pending", "_receive",
         "connection", "endpoint", "is_torn", "node", "owed", "place", "send", "silent_since",
     )  # fmt: skip
+    send: Callable[[bytes], None]
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
@@ -97,6 +103,9 @@ class Line:
         self.send, self._receive = connection.sock.sendall, connection.sock.recv
         self._feed, self._next = connection.feed, connection.next_reply
         self._pending: Callable[[], int] | None = getattr(connection.sock, "pending", None)  # TLS has it
+        if self._pending is not None:
+            connection.sock.settimeout(PART_S)
+            self.send = partial(_send_secured, connection.sock)
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
@@ -149,10 +158,22 @@ class Line:
                 return
             self.owed.append(item)
             data = wire.eval_text(call.bound, call.args)
-            self.send(plainly(data) if self.endpoint.plain else data)
+            try:
+                self.send(plainly(data) if self.endpoint.plain else data)
+            except OSError as error:  # also when time was up: a part of it may have been written
+                raise Unreachable(f"connection to {self.connection.where} lost: {error}") from error
             return
         trip.missing -= 1
         trip.lose(self.place, index, call, wire.failure(reply, self.connection.where, call.bound))
+
+
+def _send_secured(sock: socket, data: bytes) -> None:
+    """Write to a socket whose time-out is that of its reader. One that reads nothing is hung."""
+    sock.settimeout(SEND_S)
+    try:
+        sock.sendall(data)
+    finally:
+        sock.settimeout(PART_S)
 
 
 class Lane:
