@@ -9,7 +9,7 @@ import pytest
 
 from kit.quorum import fleet_of
 from kit.servers import wait_until
-from lockfast.drivers import quorum_aio, quorum_threads
+from lockfast.drivers import bringing_aio, bringing_threads
 from lockfast.drivers.undelivered import MOST_KEPT, Undelivered
 from lockfast.flows.effects import Call
 from lockfast.flows.fleet import Fleet, Node
@@ -59,7 +59,7 @@ def test_a_server_that_was_down_during_a_release_is_told_when_it_is_back(
 def test_a_server_that_was_down_during_a_release_is_told_before_it_is_asked_for_anything(
     side: Side, start_masters: StartMasters, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for driver in (quorum_threads, quorum_aio):
+    for driver in (bringing_threads, bringing_aio):
         monkeypatch.setattr(driver, "PROBE_S", LEASE_S)  # nobody tells it beside everything else
     masters = start_masters(3, appendonly=True)
     lf = side.client(masters.urls)

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.aio import Asyncio
+from lockfast.drivers.bringing_aio import Bringer
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.introducing import introducing
 from lockfast.drivers.link import Link, connect
 from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S
 from lockfast.drivers.quorum_replies import Heard, Trip
-from lockfast.drivers.undelivered import TRY_S, Undelivered, packed
+from lockfast.drivers.undelivered import Undelivered
 from lockfast.drivers.wire import evalsha
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, PROBE_S, Fleet, Node
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -59,7 +60,7 @@ class QuorumAsyncio(Asyncio):
             nodes.append(Node(endpoint.where, env))
         self.fleet = self.env.fleet = Fleet(nodes, node_timeout_s, max_lease_s)
         self._undelivered = Undelivered(self.fleet)
-        self._hurry = [asyncio.Event() for _ in nodes]  # ends the pause of who brings something there
+        self._bringer = Bringer(self._connector, self._undelivered, timeout_s, self._undoing, len(nodes))
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
         self._placed: list[Link | None] = [None] * len(nodes)
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
@@ -283,46 +284,8 @@ class QuorumAsyncio(Asyncio):
                 link.post(request, None, by)
             except Unreachable:
                 pass  # it has ended
-        self._hurry[place].set()
-        if not self.closed and self._undelivered.keep(place, call):
-            task = asyncio.get_running_loop().create_task(self._deliver(place), name="lockfast-undo")
-            self._undoing.add(task)
-            task.add_done_callback(self._undoing.discard)
-
-    async def _deliver(self, place: int) -> None:
-        """Bring what was lost there, until it is confirmed or of no more use."""
-        try:
-            await self._bring_all(place, now() + self.env.timeout_s)
-            while not self._undelivered.is_done(place):
-                await self._pause(place)
-                await self._bring_all(place, now() + min(TRY_S, self.env.timeout_s))
-        except BaseException:
-            self._undelivered.stop(place)
-            raise
-
-    async def _pause(self, place: int) -> None:
-        if self._undelivered.is_urgent(place):
-            return
-        self._hurry[place].clear()
-        try:
-            async with asyncio.timeout(PROBE_S):
-                await self._hurry[place].wait()
-        except TimeoutError:
-            pass
-
-    async def _bring_all(self, place: int, by: float) -> None:
-        calls = self._undelivered.take(place)
-        if not calls:
-            return
-        try:
-            link = await self._connector(place)(by, lambda _: None)
-            try:
-                replies = await link.request_many(packed(calls), len(calls), by)
-            finally:
-                link.close()
-        except LockfastError:
-            return
-        self._undelivered.heard(place, calls, replies)
+        if not self.closed:
+            self._bringer.bring(place, call)
 
     def _connector(self, place: int) -> Any:
         endpoint = self._servers.nodes[place]
@@ -381,15 +344,10 @@ class QuorumAsyncio(Asyncio):
             for line, node in zip(self._placed, self.fleet.nodes, strict=True)
         ):
             await asyncio.sleep(0.002)
-        # A link may have been lost only now, with a `leave` on it.
-        gives_up_at = now() + min(TRY_S, self.env.timeout_s)
-        while self._undoing and now() < gives_up_at:
-            await asyncio.wait(self._undoing, timeout=gives_up_at - now())
+        await self._bringer.finish()  # a link may have been lost only now, with a `leave` on it
 
     async def close(self) -> None:
-        self._undelivered.end()
-        for hurry in self._hurry:
-            hurry.set()
+        self._bringer.end()
         await super().close()
         if self._alarm is not None:
             self._alarm.cancel()

@@ -10,26 +10,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers.connection import connect, deliver
+from lockfast.drivers.bringing_threads import Bringer
+from lockfast.drivers.connection import connect
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.introducing import introducing
 from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S, Lane, Line
 from lockfast.drivers.threads import Threads
-from lockfast.drivers.undelivered import TRY_S, Undelivered, packed
+from lockfast.drivers.undelivered import Undelivered
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
-from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, PROBE_S, Fleet, Node
+from lockfast.flows.fleet import ASKS_AGAIN_S, NOT_AGREED, Fleet, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lockfast.drivers.connection import Connection
-    from lockfast.endpoints import Endpoint
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
-    from lockfast.flows.effects import Call, Effect, Flow
+    from lockfast.flows.effects import Effect, Flow
     from lockfast.grants import Hold
     from lockfast.topologies import Quorum
 
@@ -70,6 +70,7 @@ class QuorumThreads(Threads):
             nodes.append(Node(endpoint.where, env))
         self.fleet = self.env.fleet = Fleet(nodes, self._node_timeout_s, self._max_lease_s)
         self._undelivered = Undelivered(self.fleet)
+        self._bringer = Bringer(self._servers.nodes, self._undelivered, self.env.timeout_s, self._let_go)
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
@@ -160,7 +161,7 @@ class QuorumThreads(Threads):
             if None in lane.lines and any(lane.lines[place] is None for place in effect.places):
                 self._fill(lane, effect)
             lane.is_suspect = True
-            trip = lane.write(effect, now(), self._bring)
+            trip = lane.write(effect, now(), self._bringer.bring)
             lane.gather(trip, effect.enough, effect.by)
             lane.is_suspect = False
         finally:
@@ -178,9 +179,14 @@ class QuorumThreads(Threads):
             return
         for place in missing:
             if not lane.dialling[place]:
-                lane.dialling[place] = True
                 self.fleet.nodes[place].looked_at = now()
-                self._beside(self._dial_for, lane, place)
+                begun = False
+                try:
+                    lane.dialling[place] = True
+                    begun = self._begin(place, self._dial_for, lane, place)
+                finally:
+                    if not begun:
+                        lane.dialling[place] = False  # else nobody would ever dial here again
         needed = min(self.fleet.majority, len(effect.places))
         by = effect.by
         with self._arrived:
@@ -210,43 +216,6 @@ class QuorumThreads(Threads):
                 self._let_go(connection)
             else:
                 line.node.asked(line.silent_since)
-
-    def _bring(self, place: int, call: Call) -> None:
-        """Bring a request to a server over a connection of its own, as soon as that can be done."""
-        if not self._undelivered.keep(place, call):
-            return
-        try:
-            self._beside(self._deliver, place)
-        except BaseException as error:
-            self._undelivered.stop(place)
-            if not isinstance(error, RuntimeError):  # no thread can be started: it is brought another time
-                raise
-
-    def _deliver(self, place: int) -> None:
-        """Bring what was lost there, until it is confirmed or of no more use."""
-        try:
-            self._bring_all(place, deliver, now() + self.env.timeout_s)
-            while not self._undelivered.is_done(place):
-                self._undelivered.pause(place, PROBE_S)
-                # Not before the server has answered: one that hangs has the first request, and needs no more of them.
-                self._bring_all(place, _connected, now() + min(TRY_S, self.env.timeout_s))
-        except BaseException:
-            self._undelivered.stop(place)
-            raise
-
-    def _bring_all(self, place: int, send: Callable[[Endpoint, str, float, bytes, int], Connection], by: float) -> None:
-        calls, endpoint = self._undelivered.take(place), self._servers.nodes[place]
-        if not calls:
-            return
-        try:
-            connection = send(endpoint, endpoint.path, by, packed(calls), len(calls))
-            try:
-                replies = connection.read_each(by)
-            finally:
-                self._let_go(connection)
-        except LockfastError:
-            return
-        self._undelivered.heard(place, calls, replies[-len(calls) :])
 
     def _take_spare(self, lane: Lane, place: int) -> bool:
         try:
@@ -317,14 +286,29 @@ class QuorumThreads(Threads):
         self._looks_at = moment + LOOKS_S
         for place in self.fleet.to_probe(moment):
             node = self.fleet.nodes[place]
-            node.probing, node.looked_at = True, moment
-            self._beside(self._probe, place)
+            node.looked_at = moment
+            begun = False
+            try:
+                node.probing = True
+                begun = self._begin(place, self._probe, place)
+            finally:
+                if not begun:
+                    node.probing = False  # else nobody would ever look again
 
     def _probe(self, place: int) -> None:
         try:
             self._make_spare(place, now() + self.env.attempt_s)
         finally:
             self.fleet.nodes[place].probing = False
+
+    def _begin(self, place: int, work: Any, *args: Any) -> bool:
+        """Start what connects to a server. False if no thread can be started: it counts as down, others may be well."""
+        try:
+            self._beside(work, *args)
+        except RuntimeError as error:
+            self.fleet.nodes[place].fell_silent(f"cannot begin to connect: {error}")
+            return False
+        return True
 
     @staticmethod
     def _beside(work: Any, *args: Any) -> None:
@@ -342,7 +326,7 @@ class QuorumThreads(Threads):
         self._undelivered.end()
         super().close()
         self._close_lanes()
-        self._undelivered.close(min(TRY_S, self.env.timeout_s))
+        self._bringer.close()
         self._lingering.close()
 
     def _close_lanes(self) -> None:
@@ -364,14 +348,3 @@ class QuorumThreads(Threads):
             hub.forget()
         for connection in inherited:
             connection.close()
-
-
-def _connected(endpoint: Endpoint, socket_path: str, by: float, requests: bytes, count: int) -> Connection:
-    """What `deliver` returns, of a server that has answered its greeting."""
-    connection = connect(endpoint, socket_path, by)
-    try:
-        connection.send(requests, count)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
