@@ -1,4 +1,4 @@
-"""A cable between client and server that can be cut: passes bytes on without looking at them, so also TLS."""
+"""A cable between client and server that can be cut or pinched: it does not look at the bytes, so also for TLS."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import struct
 import threading
 from typing import Self
 
+FIRST = 5  # bytes: the header of a TLS record
+
 
 class Cable:
     """Leads from `port` to the port of a server, both on 127.0.0.1. `cut()` resets everything that goes through it."""
@@ -14,6 +16,8 @@ class Cable:
     def __init__(self, to_port: int) -> None:
         self._to_port = to_port
         self._ends: list[socket.socket] = []
+        self._wide = threading.Event()
+        self._wide.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept)
@@ -29,7 +33,15 @@ class Cable:
                 pass
             end.close()
 
+    def pinch(self) -> None:
+        """From now on only the first bytes of what the server says come through; the rest when it is eased."""
+        self._wide.clear()
+
+    def ease(self) -> None:
+        self._wide.set()
+
     def close(self) -> None:
+        self.ease()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
@@ -51,12 +63,16 @@ class Cable:
                 return
             server = socket.create_connection(("127.0.0.1", self._to_port))
             self._ends += (client, server)
-            self._start(self._pass_on, client, server)
-            self._start(self._pass_on, server, client)
+            self._start(self._pass_on, client, server, False)
+            self._start(self._pass_on, server, client, True)
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_reply: bool) -> None:
         try:
             while data := source.recv(65536):
+                if is_reply and not self._wide.is_set():
+                    target.sendall(data[:FIRST])
+                    self._wide.wait()
+                    data = data[FIRST:]
                 target.sendall(data)
         except OSError:
             pass

@@ -270,14 +270,14 @@ def _explain(endpoint: Endpoint, error: Exception) -> None:
         raise told from error
 
 
-def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> Connection:
-    """A connection on which a request follows the greeting at once: it will run, whenever the server answers.
+def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes, count: int = 1) -> Connection:
+    """A connection on which requests follow the greeting at once: they will run, whenever the server answers.
 
     Where a sentinel names the server, that has to say first that it is a master.
     """
     if endpoint.sentinels:
         connection = connect(endpoint, socket_path, by)
-        connection.send(request, 1)
+        connection.send(request, count)
         return connection
     where = endpoint.where
     try:
@@ -286,7 +286,7 @@ def deliver(endpoint: Endpoint, socket_path: str, by: float, request: bytes) -> 
         raise not_connected(error, where) from error
     greeting = endpoint.greeting()
     try:
-        connection.send(greet(greeting) + request, len(greeting) + 1)
+        connection.send(greet(greeting) + request, len(greeting) + count)
     except BaseException:
         connection.close()
         raise

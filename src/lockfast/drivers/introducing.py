@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.dialect import knows_no_flags, plain_text
+from lockfast.drivers.undelivered import packed
 from lockfast.flows.introduction import greeting, marking, read_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from lockfast.drivers.undelivered import Undelivered
     from lockfast.endpoints import Endpoint
     from lockfast.errors import LockfastError
     from lockfast.flows.fleet import Fleet
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
 Step = tuple[bytes, int] | None
 
 
-def introducing(fleet: Fleet, place: int, prefix: str, endpoint: Endpoint) -> Generator[Step, list[Any], None]:
+def introducing(
+    fleet: Fleet, place: int, prefix: str, endpoint: Endpoint, undelivered: Undelivered
+) -> Generator[Step, list[Any], None]:
     """What to send, as bytes and the number of replies to it; None: pause, and come back. Raises what is refused.
 
-    Ends when the fleet knows the server, and the server the scripts, in the form that it takes.
+    Ends when the fleet knows the server, and the server the scripts, in the form that it takes, and what it has missed.
     """
 
     def refused(reply: Any) -> LockfastError | None:
@@ -47,6 +51,9 @@ def introducing(fleet: Fleet, place: int, prefix: str, endpoint: Endpoint) -> Ge
             if failure is not None and not mark:
                 raise failure  # without a mark it only waits for longer; one that is wrong must not stay
         if fleet.introduce(place, told, sent, heard):
-            return
+            break
         while fleet.offer_ms == offer_ms:
             yield None
+    missed = undelivered.take(place)
+    if missed:
+        undelivered.heard(place, missed, (yield packed(missed), len(missed)))

@@ -24,7 +24,7 @@ from lockfast.drivers.wire import ProtocolError, Reader, check_greeting, greet, 
 from lockfast.errors import Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from lockfast.drivers.sentinel import Scout
     from lockfast.endpoints import Endpoint
@@ -110,6 +110,11 @@ class Link(asyncio.Protocol):
     def owes(self) -> int:
         """How many replies are to come."""
         return len(self._owed)
+
+    @property
+    def awaited(self) -> Sequence[Owed]:
+        """Who expects them, in order."""
+        return self._owed
 
     def post(self, data: bytes, expected: Expects | None, by: float, is_alone: bool = False) -> None:
         """Send now or with this turn's batch; the reply is told to who expects it. Raises Unreachable(sent=False).

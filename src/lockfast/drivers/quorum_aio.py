@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.aio import Asyncio
+from lockfast.drivers.bringing_aio import Bringer
 from lockfast.drivers.hub_aio import Hub
 from lockfast.drivers.introducing import introducing
 from lockfast.drivers.link import Link, connect
 from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S
 from lockfast.drivers.quorum_replies import Heard, Trip
+from lockfast.drivers.undelivered import Undelivered
 from lockfast.drivers.wire import evalsha
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
@@ -58,6 +60,8 @@ class QuorumAsyncio(Asyncio):
             env.place = place
             nodes.append(Node(endpoint.where, env))
         self.fleet = self.env.fleet = Fleet(nodes, node_timeout_s, max_lease_s)
+        self._undelivered = Undelivered(self.fleet)
+        self._bringer = Bringer(self._connector, self._undelivered, timeout_s, self._undoing, len(nodes))
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
         self._placed: list[Link | None] = [None] * len(nodes)
         self._dials: list[asyncio.Task[None] | None] = [None] * len(nodes)
@@ -247,12 +251,13 @@ class QuorumAsyncio(Asyncio):
         link: Link | None = None
         try:
             link = await self._connector(place)(by, self._when_ended(place), None)
-            steps = introducing(self.fleet, place, self.prefix, link.endpoint)
+            steps = introducing(self.fleet, place, self.prefix, link.endpoint, self._undelivered)
             step = next(steps)
             try:
                 while True:
                     replies: list[Any] = []
                     if step is not None:
+                        link.plain = link.endpoint.plain
                         replies = await link.request_many(*step, by)
                     elif now() >= by:
                         raise Unreachable(NOT_AGREED, sent=False)
@@ -271,7 +276,7 @@ class QuorumAsyncio(Asyncio):
             self._dials[place] = None
 
     def _bring_to(self, place: int, call: Call) -> None:
-        """Bring a request to a server over a link of its own, if that can be done soon.
+        """Bring a request to a server over a link of its own, as soon as that can be done.
 
         And behind whatever it may have to undo: a server that hangs will come to that first.
         """
@@ -282,20 +287,7 @@ class QuorumAsyncio(Asyncio):
             except Unreachable:
                 pass  # it has ended
         if not self.closed:
-            task = asyncio.get_running_loop().create_task(self._deliver(place, call), name="lockfast-undo")
-            self._undoing.add(task)
-            task.add_done_callback(self._undoing.discard)
-
-    async def _deliver(self, place: int, call: Call) -> None:
-        by = now() + self.env.timeout_s
-        try:
-            link = await self._connector(place)(by, lambda _: None)
-            try:
-                await link.request(wire.eval_text(call.bound, call.args), by)
-            finally:
-                link.close()
-        except LockfastError:
-            pass  # the lease ends it
+            self._bringer.bring(place, call)
 
     def _connector(self, place: int) -> Any:
         endpoint = self._servers.nodes[place]
@@ -354,8 +346,10 @@ class QuorumAsyncio(Asyncio):
             for line, node in zip(self._placed, self.fleet.nodes, strict=True)
         ):
             await asyncio.sleep(0.002)
+        await self._bringer.finish()  # a link may have been lost only now, with a `leave` on it
 
     async def close(self) -> None:
+        self._bringer.end()
         await super().close()
         if self._alarm is not None:
             self._alarm.cancel()

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import select
 from collections import deque
+from functools import partial
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from lockfast.clock import now
 from lockfast.drivers import wire
-from lockfast.drivers.connection import SHORT
+from lockfast.drivers.connection import SEND_S, SHORT
 from lockfast.drivers.dialect import knows_no_flags, plainly
 from lockfast.drivers.wire import ProtocolError, ReplyError, evalsha
 from lockfast.errors import Unreachable
+from lockfast.flows.scripts import LEAVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from socket import socket
 
     from lockfast.drivers.connection import Connection
     from lockfast.endpoints import Endpoint
+    from lockfast.errors import LockfastError
     from lockfast.flows.effects import Call, Scatter
     from lockfast.flows.fleet import Node
 
@@ -30,13 +34,16 @@ EARLY_S = 0.001  # a wait for a server may end this much before its time is up, 
 DRAIN_S = 0.25  # how long a client that is closed waits for the last replies
 GRACE_S = 0.01  # how long a first request waits for the connections beyond a majority
 LOOKS_S = 0.01  # how often to look for servers that do not answer, at most
+# How long to wait for the rest of what TLS has sent as one: poll() tells of its first byte, and none of it can be read
+# before the last has come. One server's rest must not hold up the replies of the others.
+PART_S = 0.001
 MOST_OWED = 256  # replies: a server that owes more is hung, and nothing is written to it
 
 
 class Trip:
     """The requests of one Scatter: who hears the replies, and how many are missing.
 
-    bring: called with the place and the request of what was lost, if that must get there.
+    bring: called with the place and the request of what was lost or refused, if that must get there.
     """
 
     __slots__ = ("bring", "hear", "missing")
@@ -46,7 +53,7 @@ class Trip:
         self.bring = bring
         self.missing = 0
 
-    def lose(self, place: int, index: int, call: Call, why: Unreachable) -> None:
+    def lose(self, place: int, index: int, call: Call, why: LockfastError) -> None:
         """A request came to nothing."""
         self.hear(index, why)
         if self.bring is not None:
@@ -56,6 +63,24 @@ class Trip:
 Owed = tuple[Trip, int, "Call"]  # whose request it is, which one of theirs, and what it was
 
 
+def is_taken_back(call: Call, behind: Iterable[Call]) -> bool:
+    """Whether one of the requests that were sent behind this one takes back what it asks for.
+
+    Then it must not be sent again: it would run behind the `leave`, which relies on its place on the connection, and
+    the server would hold the name for nobody.
+    """
+    name, ticket = call.bound.name, call.args[-1]
+    return any(
+        later.bound.script is LEAVE and later.args[-1] == ticket and later.bound.name.keys == name.keys
+        for later in behind
+    )
+
+
+def too_late(where: str) -> Unreachable:
+    """What whoever asked for something hears then."""
+    return Unreachable(f"{where} did not know the script, and meanwhile the request was taken back", sent=False)
+
+
 class Line:
     """One connection, and what is owed on it, in order."""
 
@@ -63,6 +88,7 @@ class Line:
         "_feed", "_next", "_pending", "_receive",
         "connection", "endpoint", "is_torn", "node", "owed", "place", "send", "silent_since",
     )  # fmt: skip
+    send: Callable[[bytes], None]
 
     def __init__(self, place: int, node: Node, connection: Connection) -> None:
         self.place = place
@@ -77,6 +103,9 @@ class Line:
         self.send, self._receive = connection.sock.sendall, connection.sock.recv
         self._feed, self._next = connection.feed, connection.next_reply
         self._pending: Callable[[], int] | None = getattr(connection.sock, "pending", None)  # TLS has it
+        if self._pending is not None:
+            connection.sock.settimeout(PART_S)
+            self.send = partial(_send_secured, connection.sock)
 
     def read(self) -> None:
         """Tell what has come. Raises Unreachable when the connection is over."""
@@ -123,12 +152,28 @@ class Line:
         if is_old:
             self.endpoint.plain = True
         if is_old or wire.is_noscript(reply):
+            if trip.bring is None and is_taken_back(call, [later for _, _, later in self.owed]):
+                trip.missing -= 1
+                trip.hear(index, too_late(self.connection.where))
+                return
             self.owed.append(item)
             data = wire.eval_text(call.bound, call.args)
-            self.send(plainly(data) if self.endpoint.plain else data)
+            try:
+                self.send(plainly(data) if self.endpoint.plain else data)
+            except OSError as error:  # also when time was up: a part of it may have been written
+                raise Unreachable(f"connection to {self.connection.where} lost: {error}") from error
             return
         trip.missing -= 1
-        trip.hear(index, wire.failure(reply, self.connection.where, call.bound))
+        trip.lose(self.place, index, call, wire.failure(reply, self.connection.where, call.bound))
+
+
+def _send_secured(sock: socket, data: bytes) -> None:
+    """Write to a socket whose time-out is that of its reader. One that reads nothing is hung."""
+    sock.settimeout(SEND_S)
+    try:
+        sock.sendall(data)
+    finally:
+        sock.settimeout(PART_S)
 
 
 class Lane:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockfast.drivers import wire
 from lockfast.drivers.dialect import knows_no_flags
+from lockfast.drivers.quorum_lines import is_taken_back, too_late
 from lockfast.drivers.reply import Reply
 from lockfast.drivers.wire import ReplyError
 from lockfast.errors import Unreachable
@@ -34,7 +35,7 @@ class Trip(Reply):
         super().__init__(loop, effect.by)
         self.hear = effect.hear
         self.enough = effect.enough
-        self.bring = bring if effect.behind else None  # called with what was lost, if that must get there
+        self.bring = bring if effect.behind else None  # called with what was lost or refused, if that must get there
         self.link_by = link_by
         self.missing = 0
         self.is_awaited = False
@@ -74,12 +75,23 @@ class Heard:
         if is_old:
             self.link.plain = self.link.endpoint.plain = True
         if is_old or wire.is_noscript(reply):
+            if self.trip.bring is None and self._is_too_late():
+                self._tell(too_late(self.link.where))
+                return
             try:
                 self.link.post(wire.eval_text(self.call.bound, self.call.args), self, self.by)
             except Unreachable as failure:
                 self.fail(failure)
             return
-        self._tell(wire.failure(reply, self.link.where, self.call.bound))
+        self.fail(wire.failure(reply, self.link.where, self.call.bound))
+
+    def _is_too_late(self) -> bool:
+        """Whether a `leave` may have been sent already that relies on this request to have run by now.
+
+        On a link that was given up, it was brought over another one as well.
+        """
+        behind = [later.call for later in self.link.awaited if isinstance(later, Heard)]
+        return self.is_done or not self.link.usable or is_taken_back(self.call, behind)
 
     def fail(self, error: BaseException) -> bool:
         if not self.is_done and self.trip.bring is not None:

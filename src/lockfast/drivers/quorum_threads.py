@@ -10,13 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockfast.clock import now
-from lockfast.drivers import wire
-from lockfast.drivers.connection import connect, deliver
+from lockfast.drivers.bringing_threads import Bringer
+from lockfast.drivers.connection import connect
 from lockfast.drivers.hub_threads import Hub
 from lockfast.drivers.introducing import introducing
 from lockfast.drivers.looks import Looks
 from lockfast.drivers.quorum_lines import DRAIN_S, GRACE_S, LOOKS_S, Lane, Line
 from lockfast.drivers.threads import Threads
+from lockfast.drivers.undelivered import Undelivered
 from lockfast.errors import LockfastError, Misused, Refused, Unreachable
 from lockfast.flows import ending, quorum
 from lockfast.flows.effects import Env, Listen, Scatter, Sleep, Wait
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lockfast.drivers.connection import Connection
     from lockfast.flows.admission import Held
     from lockfast.flows.asks import Ask
-    from lockfast.flows.effects import Call, Effect, Flow
+    from lockfast.flows.effects import Effect, Flow
     from lockfast.grants import Hold
     from lockfast.topologies import Quorum
 
@@ -68,6 +69,8 @@ class QuorumThreads(Threads):
             env.place = place
             nodes.append(Node(endpoint.where, env))
         self.fleet = self.env.fleet = Fleet(nodes, self._node_timeout_s, self._max_lease_s)
+        self._undelivered = Undelivered(self.fleet)
+        self._bringer = Bringer(self._servers.nodes, self._undelivered, self.env.timeout_s, self._let_go)
         self._hubs = [Hub(node.env, self.env.me[0], self._connector(place)) for place, node in enumerate(nodes)]
 
     def acquire(self, ask: Ask, ticket: str, wait_s: float | None) -> Held:
@@ -159,7 +162,7 @@ class QuorumThreads(Threads):
             if None in lane.lines and any(lane.lines[place] is None for place in effect.places):
                 self._fill(lane, effect)
             lane.is_suspect = True
-            trip = lane.write(effect, now(), self._bring)
+            trip = lane.write(effect, now(), self._bringer.bring)
             lane.gather(trip, effect.enough, effect.by)
             lane.is_suspect = False
         finally:
@@ -177,9 +180,14 @@ class QuorumThreads(Threads):
             return
         for place in missing:
             if not lane.dialling[place]:
-                lane.dialling[place] = True
                 self.fleet.nodes[place].looked_at = now()
-                self._beside(self._dial_for, lane, place)
+                begun = False
+                try:
+                    lane.dialling[place] = True
+                    begun = self._begin(place, self._dial_for, lane, place)
+                finally:
+                    if not begun:
+                        lane.dialling[place] = False  # else nobody would ever dial here again
         needed = min(self.fleet.majority, len(effect.places))
         by = effect.by
         with self._arrived:
@@ -209,24 +217,6 @@ class QuorumThreads(Threads):
                 self._let_go(connection)
             else:
                 line.node.asked(line.silent_since)
-
-    def _bring(self, place: int, call: Call) -> None:
-        """Bring a request to a server over a connection of its own, if that can be done soon."""
-        if not self.closed:
-            self._beside(self._deliver, place, call)
-
-    def _deliver(self, place: int, call: Call) -> None:
-        endpoint, by = self._servers.nodes[place], now() + self.env.timeout_s
-        try:
-            connection = deliver(endpoint, endpoint.path, by, wire.eval_text(call.bound, call.args))
-        except LockfastError:
-            return  # the lease ends it
-        try:
-            connection.read(by)
-        except LockfastError:
-            pass
-        finally:
-            self._let_go(connection)
 
     def _take_spare(self, lane: Lane, place: int) -> bool:
         try:
@@ -260,7 +250,7 @@ class QuorumThreads(Threads):
     def _introduced(self, place: int, by: float) -> Connection:
         """A connection whose server has said who it is, and since when."""
         connection = self._connector(place)(by)
-        steps = introducing(self.fleet, place, self.prefix, connection.endpoint)
+        steps = introducing(self.fleet, place, self.prefix, connection.endpoint, self._undelivered)
         try:
             step = next(steps)
             while True:
@@ -297,14 +287,29 @@ class QuorumThreads(Threads):
         self._looks_at = moment + LOOKS_S
         for place in self.fleet.to_probe(moment):
             node = self.fleet.nodes[place]
-            node.probing, node.looked_at = True, moment
-            self._beside(self._probe, place)
+            node.looked_at = moment
+            begun = False
+            try:
+                node.probing = True
+                begun = self._begin(place, self._probe, place)
+            finally:
+                if not begun:
+                    node.probing = False  # else nobody would ever look again
 
     def _probe(self, place: int) -> None:
         try:
             self._make_spare(place, now() + self.env.attempt_s)
         finally:
             self.fleet.nodes[place].probing = False
+
+    def _begin(self, place: int, work: Any, *args: Any) -> bool:
+        """Start what connects to a server. False if no thread can be started: it counts as down, others may be well."""
+        try:
+            self._beside(work, *args)
+        except RuntimeError as error:
+            self.fleet.nodes[place].fell_silent(f"cannot begin to connect: {error}")
+            return False
+        return True
 
     @staticmethod
     def _beside(work: Any, *args: Any) -> None:
@@ -319,8 +324,11 @@ class QuorumThreads(Threads):
         super().stop_acquiring()
 
     def close(self) -> None:
+        self._undelivered.end()
         super().close()
         self._close_lanes()
+        self._bringer.close()
+        self._lingering.close()
 
     def _close_lanes(self) -> None:
         by = now() + DRAIN_S
