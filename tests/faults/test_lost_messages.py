@@ -107,7 +107,7 @@ def test_waiter_whose_first_connection_died_leaves_no_place_behind(
     with warmed(side, proxy.url) as lf, side.client(server.url) as other:
         holder = other.lock(name, lease=30).acquire()
         proxy.when("EVALSHA", containing=name).swallow_request()  # and whatever follows on that connection
-        waiting = side.spawn(lf.lock(name, lease=30).acquire, wait=1)
+        waiting = side.spawn(lf.lock(name, lease=30).acquire, wait=3)
         eyes.wait_waiting(name)
         if busy and not isinstance(side, AsyncioSide):
             lf._driver._pool.close_free()  # as if other threads had them all at the moment

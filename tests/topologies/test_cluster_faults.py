@@ -226,7 +226,7 @@ def test_waiter_whose_first_connection_died_leaves_no_place_behind(proxied: Prox
         pass
     held = other.lock(tag, lease=30).acquire()
     proxied.proxies[1].when("EVALSHA", containing=tag).swallow_request()  # and whatever follows on that connection
-    waiting = side.spawn(lf.lock(tag, lease=30).acquire, wait=1)
+    waiting = side.spawn(lf.lock(tag, lease=30).acquire, wait=3)
     waits(other, tag)
     with pytest.raises(errors.NotAcquired):
         waiting.result()
