@@ -6,6 +6,7 @@ crash, failover or rush. A note: good to know.
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,8 +64,12 @@ class Finding(NamedTuple):
 
 
 def found(key: str, where: str, seen: str, **values: object) -> Finding:
-    """A finding of a kind that the catalogue knows; values fill its braces."""
-    return Finding(key, where, seen, CATALOGUE[key].mend.format_map(values))
+    """A finding of a kind that the catalogue knows; values fill its braces.
+
+    A list: words of a command. Mends are pasted into a shell, to which +acl|whoami, unquoted, is +acl and a pipe.
+    """
+    filled = {name: shlex.join(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Finding(key, where, seen, CATALOGUE[key].mend.format_map(filled))
 
 
 def worst(findings: list[Finding]) -> str:

@@ -76,9 +76,9 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
         if "unknown command" in one.refusal.lower():
             findings.append(found("sentinel-not-one", one.where, "this is a server, and no Sentinel", plain=one.where))
         elif denials.is_denial(one.refusal):
-            rules = denials.missing(one.refusal, "", "") or "+sentinel"
+            rules = [denials.missing(one.refusal, "", "") or "+sentinel"]
             seen = f"SENTINEL MASTER: {one.refusal}"
-            findings.append(found("sentinel-untold", one.where, seen, user=one.user, rules=rules))
+            findings.append(found("sentinel-untold", one.where, seen, user=[one.user], rules=rules))
         elif one.refusal:
             findings.append(found("sentinel-service-unknown", one.where, f"{service!r}: {one.refusal}"))
     knowing = [one for one in there if one.address]
@@ -90,10 +90,10 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
     told = sorted({f"{address[0]}:{address[1]}" for one in knowing if (address := one.address)})
     if len(told) > 1:
         seen = ", ".join(f"{one.where} says {one.address[0]}:{one.address[1]}" for one in knowing if one.address)
-        findings.append(found("sentinel-disagree", where, seen, service=service))
+        findings.append(found("sentinel-disagree", where, seen, service=[service]))
     down = [one.where for one in knowing if any(flag in one.primary.get("flags", "").split(",") for flag in DOWN)]
     if down:
-        findings.append(found("sentinel-primary-down", where, f"by the word of {', '.join(down)}", service=service))
+        findings.append(found("sentinel-primary-down", where, f"by the word of {', '.join(down)}", service=[service]))
     one = knowing[0]
     size = one.number("num-other-sentinels") + 1
     quorum, replicas, slow_ms = one.number("quorum"), one.number("num-slaves"), one.number("down-after-milliseconds")
@@ -102,16 +102,16 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
     elif size % 2 == 0:
         findings.append(found("sentinel-even", where, f"{size} Sentinels watch it"))
     if quorum == 1 and size > 1:
-        findings.append(found("sentinel-quorum-one", where, "quorum 1", service=service))
+        findings.append(found("sentinel-quorum-one", where, "quorum 1", service=[service]))
     unmet = [f"{one.where}: {one.quorum_words}" for one in knowing if one.quorum_words]
     if unmet or quorum > size:
         seen = "; ".join(unmet) or f"quorum {quorum} of {size}"
-        findings.append(found("sentinel-quorum-unmet", where, seen, service=service))
+        findings.append(found("sentinel-quorum-unmet", where, seen, service=[service]))
     if not replicas:
         host, _, port = told[0].rpartition(":")
-        findings.append(found("sentinel-no-replica", where, "no replica is known", address=f"{host} {port}"))
+        findings.append(found("sentinel-no-replica", where, "no replica is known", address=[host, port]))
     if slow_ms > SLOW_MS:
-        findings.append(found("sentinel-slow", where, f"down-after-milliseconds {slow_ms}", service=service))
+        findings.append(found("sentinel-slow", where, f"down-after-milliseconds {slow_ms}", service=[service]))
     if len(told) == 1 and not down:
         seen = (
             f"{len(knowing)} of {len(sentinels)} name {told[0]}; {size} watch it, quorum {quorum}, {replicas} replicas"
