@@ -20,15 +20,21 @@ LAG_S = 10
 CLOCK_OFF_S, CLOCK_FAR_S = 1.0, 120.0
 TRIP_HIGH_MS, TRIP_TOO_HIGH_MS, TRIP_UNEVEN_MS = 20.0, 250.0, 250.0
 PUSH_BUFFER = 1 << 20
+CERTIFICATES = {
+    "authority": "certificate",
+    "name": "certificate-name",
+    "expired": "certificate-expired",
+    "client": "certificate-client",
+}
 LOOPBACK = ("localhost", "::1")
 
 
 def judge_unreached(one: Unreached) -> Finding:
     """Why a server did not let us in."""
-    key = {"": "unreachable", "CERTIFICATE": "certificate", "DENIED": "protected", "SETTINGS": "tls-settings"}.get(
-        one.code, "refused"
-    )
-    if one.code in ("NOAUTH", "WRONGPASS"):
+    key = {"": "unreachable", "DENIED": "protected", "SETTINGS": "tls-settings"}.get(one.code, "refused")
+    if one.code == "CERTIFICATE":
+        key = CERTIFICATES[one.flaw]
+    elif one.code in ("NOAUTH", "WRONGPASS"):
         key = "not-let-in"
     elif not one.code and "answers 'BUSY" in one.words:
         key = "role-busy"
