@@ -20,6 +20,7 @@ def look(url: str, timeout_s: float = 2.0) -> Report:
         assert finding.seen
         assert "{" not in finding.mend
         assert bare(finding.mend) == [], finding.mend
+        assert report.kind in ("one", "sentinel") or "replicas=" not in finding.mend, "such a client cannot be made"
         assert finding.mend or finding.level == "ok" or finding.key == "quorum-lease-missing"
     return report
 

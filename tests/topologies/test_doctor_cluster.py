@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockfast import Lockfast, Refused
-from lockfast.doctor import findings
+from lockfast.doctor import access, findings
 from topologies.doctoring import bad, facts_of, keys, look, pasted, the
 from topologies.test_acl import RULE, extras
 
@@ -95,6 +95,19 @@ def test_rule_that_the_doctor_names_for_an_open_cluster_is_enough_there(
     rules = pasted(finding.mend)
     with Lockfast(member(*rules[rules.index(">SECRET") + 1 :])) as lf, lf.lock(name):
         pass
+
+
+def test_copies_that_no_client_of_a_cluster_can_ask_for_are_not_advised(
+    cluster: Cluster, member: Callable[..., str]
+) -> None:
+    with pytest.raises(ValueError, match="replicas="):
+        Lockfast(cluster.url, replicas=1)
+    report = look(member(*documented(), "+info", "+config|get"))
+    told = [finding for finding in report.findings if finding.key == "replicas-unwaited"]
+    assert {finding.where for finding in told} == {node.url for node in cluster.masters if cluster.replicas}
+    assert {(finding.seen, finding.mend) for finding in told} <= {("1 replica", "check fences")}
+    assert not keys(report) & {"replicas-async", "rights-replicas"}
+    assert "+wait" not in access.all_rules("lockfast", "cluster")
 
 
 def test_channels_of_a_cluster_are_tried_as_well(member: Callable[..., str]) -> None:

@@ -28,9 +28,9 @@ def test_every_command_of_the_catalogue_survives_a_shell(key: str) -> None:
     assert bare(found(key, "redis://h:1/0", "seen", **values).mend) == []
 
 
-@pytest.mark.parametrize("clustered", [True, False])
-def test_whole_rule_survives_a_shell(clustered: bool) -> None:
-    rules = access.all_rules("lockfast", clustered=clustered)
+@pytest.mark.parametrize("shape", ["", "quorum", "sentinel", "cluster"])
+def test_whole_rule_survives_a_shell(shape: str) -> None:
+    rules = access.all_rules("lockfast", shape)
     finding = found("scope-open", "redis://h:1/0", "seen", rules=rules)
     assert "+client|setname" in rules
     assert pasted(finding.mend)[-len(rules) :] == rules

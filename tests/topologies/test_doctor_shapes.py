@@ -10,6 +10,7 @@ import pytest
 
 from kit.servers import Server, free_port, wait_until
 from kit.small_shapes import SERVICE, OneSentinel
+from lockfast import Lockfast
 from lockfast.doctor import cluster, sentinel
 from lockfast.doctor.facts import Facts, Unreached
 from lockfast.doctor.quorum import judge_quorum
@@ -20,6 +21,7 @@ from topologies.doctoring import look, pasted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kit.quorum import Masters
     from lockfast.doctor import Report
     from lockfast.doctor.catalogue import Finding
 
@@ -80,6 +82,20 @@ def test_account_that_a_majority_cannot_work_with(nodes: list[Server]) -> None:
     mend = next(finding.mend for finding in report.findings if finding.key == "quorum-node-untold")
     assert pasted(mend)[-4:] == ["clerk", "+info", "+config|get", "+script|load"]
     assert report.level == "problem"
+
+
+def test_rule_that_the_doctor_names_for_an_open_node_is_enough_for_a_majority(trio: Masters, short: str) -> None:
+    told = [server for server in quorum(*trio.urls).servers if isinstance(server, Facts)]
+    opened = [dataclasses.replace(one, host="cache.example", prefix=short) for one in told]
+    rules = pasted(next(one.mend for one in judge_quorum([*opened]) if one.key == "scope-open"))
+    trio.mark(short)
+    for node in trio:
+        node.command("ACL", "SETUSER", short, "on", "nopass", *rules[rules.index(">SECRET") + 1 :])
+    urls = [f"redis://{short}:x@127.0.0.1:{node.port}" for node in trio]
+    with Lockfast(urls, prefix=short) as lf, lf.lock("x", wait=5) as grant:
+        assert grant.held
+    for node in trio:
+        node.command("ACL", "DELUSER", short)
 
 
 def test_sizes_that_gain_nothing(nodes: list[Server]) -> None:
@@ -217,7 +233,7 @@ def lone() -> Iterator[Server]:
 @pytest.mark.slow
 def test_cluster_of_one_node(lone: Server) -> None:
     report = look(f"cluster://127.0.0.1:{lone.port}", timeout_s=1)
-    assert seen(report, "cluster-ok") == "1 primaries, 0 replicas"
+    assert seen(report, "cluster-ok") == "1 primary, 0 replicas"
     assert {"cluster-few-primaries", "cluster-no-replica", "cluster-full-coverage"} <= keys(report.findings)
     assert "role-cluster-node" not in keys(report.findings)
     assert [server.where for server in report.servers] == [lone.url]

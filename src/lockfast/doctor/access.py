@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from lockfast.doctor.catalogue import Finding
     from lockfast.doctor.facts import Facts
 
+WITHOUT_COPIES = ("cluster", "quorum")  # whose clients refuse replicas=
+INTRODUCTIONS = ("INFO", "CONFIG GET", "SCRIPT LOAD")  # how the nodes of a quorum are met
 
-def judge(facts: Facts) -> Iterator[Finding]:
-    """Findings about rights."""
+
+def judge(facts: Facts, shape: str) -> Iterator[Finding]:
+    """Findings about rights. shape: as of findings.judge."""
     user, rights = facts.user or "default", facts.rights
     if rights is not None:
         commands = {command for command, words in rights.refused.items() if _object(words) == "command"}
@@ -26,7 +29,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
             ("rights-pushes", pushes),
             ("rights-transactions", commands & set(TRANSACTIONS)),
             ("rights-tools", commands & set(TOOLS)),
-            ("rights-replicas", commands & set(REPLICAS)),
+            ("rights-replicas", commands & set(REPLICAS) if shape not in WITHOUT_COPIES else set()),
         ):
             if group:
                 seen = f"{user} may not run {', '.join(sorted(group))}"
@@ -53,10 +56,11 @@ def judge(facts: Facts) -> Iterator[Finding]:
             yield found("not-told", facts.where, f"{refusal.command}: {refusal.words}", user=[user], rules=rules)
 
 
-def all_rules(prefix: str, *, clustered: bool = False) -> list[str]:
+def all_rules(prefix: str, shape: str = "") -> list[str]:
     """What an account for Lockfast needs, as words of ACL SETUSER."""
-    locks, pushes = (CLUSTER_LOCKS, CLUSTER_PUSHES) if clustered else (LOCKS, PUSHES)
-    commands = _allow([*locks, *pushes, *TRANSACTIONS, *TOOLS, *REPLICAS, "CLIENT SETNAME"])
+    locks, pushes = (CLUSTER_LOCKS, CLUSTER_PUSHES) if shape == "cluster" else (LOCKS, PUSHES)
+    more = {"quorum": INTRODUCTIONS, "cluster": ()}.get(shape, tuple(REPLICAS))
+    commands = _allow([*locks, *pushes, *TRANSACTIONS, *TOOLS, *more, "CLIENT SETNAME"])
     return [f"~{prefix}:*", f"&{prefix}:push:*", *commands]
 
 

@@ -72,6 +72,11 @@ def found(key: str, where: str, seen: str, **values: object) -> Finding:
     return Finding(key, where, seen, CATALOGUE[key].mend.format_map(filled))
 
 
+def counted(number: int, thing: str) -> str:
+    """1 replica, 2 replicas."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def worst(findings: list[Finding]) -> str:
     """The gravest level there is."""
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")

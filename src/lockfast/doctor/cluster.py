@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.doctor.asking import Asker, NotTold, lines, text
-from lockfast.doctor.catalogue import Finding, found
+from lockfast.doctor.catalogue import Finding, counted, found
 from lockfast.doctor.facts import Unreached, unreached, user_of
 from lockfast.doctor.findings import WITH_FLAGS, version_of
 from lockfast.errors import LockfastError
@@ -117,5 +117,6 @@ def judge_cluster(cluster: Cluster, primaries: list[Facts | Unreached]) -> list[
         findings.append(found("cluster-too-old", where, "a node before Redis 7.0"))
     if cluster.state.get("cluster_state") == "ok" and served == SLOTS:
         replicas = sum("slave" in node.flags for node in cluster.nodes)
-        findings.append(found("cluster-ok", where, f"{len(cluster.primaries)} primaries, {replicas} replicas"))
+        size = f"{len(cluster.primaries)} {'primary' if len(cluster.primaries) == 1 else 'primaries'}"
+        findings.append(found("cluster-ok", where, f"{size}, {counted(replicas, 'replica')}"))
     return findings

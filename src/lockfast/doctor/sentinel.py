@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.asking import Asker, NotTold, pairs
-from lockfast.doctor.catalogue import Finding, found
+from lockfast.doctor.catalogue import Finding, counted, found
 from lockfast.doctor.facts import Unreached, unreached, user_of
 from lockfast.doctor.findings import judge_unreached
 from lockfast.errors import LockfastError
@@ -98,7 +98,9 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
     size = one.number("num-other-sentinels") + 1
     quorum, replicas, slow_ms = one.number("quorum"), one.number("num-slaves"), one.number("down-after-milliseconds")
     if size < 3:
-        findings.append(found("sentinel-few", where, f"{size} Sentinels watch it"))
+        findings.append(
+            found("sentinel-few", where, f"{size} {'Sentinel watches' if size == 1 else 'Sentinels watch'} it")
+        )
     elif size % 2 == 0:
         findings.append(found("sentinel-even", where, f"{size} Sentinels watch it"))
     if quorum == 1 and size > 1:
@@ -113,8 +115,7 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
     if slow_ms > SLOW_MS:
         findings.append(found("sentinel-slow", where, f"down-after-milliseconds {slow_ms}", service=[service]))
     if len(told) == 1 and not down:
-        seen = (
-            f"{len(knowing)} of {len(sentinels)} name {told[0]}; {size} watch it, quorum {quorum}, {replicas} replicas"
-        )
+        names = f"{len(knowing)} of {len(sentinels)} name {told[0]}"
+        seen = f"{names}; {size} watch it, quorum {quorum}, {counted(replicas, 'replica')}"
         findings.append(found("sentinel-ok", where, seen))
     return findings
