@@ -19,7 +19,9 @@ def look(url: str, timeout_s: float = 2.0) -> Report:
     for finding in report.findings:
         assert finding.seen
         assert "{" not in finding.mend
+        assert "SOCKET" not in finding.mend, "which is filled in by hand, and only for the embedded server"
         assert bare(finding.mend) == [], finding.mend
+        assert not re.search(r"redis-cli (?!-[hspu] |--cluster |--intrinsic-latency )", finding.mend), finding.mend
         assert report.kind in ("one", "sentinel") or "replicas=" not in finding.mend, "such a client cannot be made"
         assert finding.mend or finding.level == "ok" or finding.key == "quorum-lease-missing"
     return report
@@ -55,8 +57,18 @@ def bare(mend: str) -> list[str]:
 
 
 def pasted(mend: str) -> list[str]:
-    """The words behind redis-cli, up to where a shell ends the command, and up to a comma of the prose."""
+    """The words of its first command, up to where a shell ends it, and up to a comma of the prose; no address."""
+    return _split(mend)[1]
+
+
+def address(mend: str) -> list[str]:
+    """Where that command goes: the options of redis-cli."""
+    return _split(mend)[0]
+
+
+def _split(mend: str) -> tuple[list[str], list[str]]:
     lexer = shlex.shlex(mend[mend.index("redis-cli") :].partition(", ")[0], posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     _, *words = takewhile(lambda word: not set(word) <= set("();<>|&"), lexer)
-    return words
+    first = next(place for place, word in enumerate(words) if re.fullmatch("[A-Z]+", word))
+    return words[:first], words[first:]

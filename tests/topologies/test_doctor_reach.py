@@ -154,7 +154,8 @@ def test_certificate_of_an_unknown_authority(fresh_server: FreshServer) -> None:
     report = look(server.tls_url)
     assert "ssl_ca_certs" in the(report, "certificate").mend
     assert report.level == "refused"
-    assert "version-ok" in keys(look(f"{server.tls_url}?ssl_ca_certs={server.ca_file}"))
+    trusted = look(f"{server.tls_url}?ssl_ca_certs={server.ca_file}")
+    assert f"redis-cli -h 127.0.0.1 -p {server.tls_port} --tls CONFIG SET" in the(trusted, "persistence-none").mend
     lost = look(f"{server.tls_url}?ssl_ca_certs=/nowhere/ca.pem")
     assert "ssl_ca_certs" in the(lost, "tls-settings").mend
 
@@ -182,7 +183,7 @@ def test_protected_mode(valkey_server: Server, proxy_for: ProxyFor) -> None:
 def test_nobody_there() -> None:
     report = look("redis://127.0.0.1:1/0")
     assert keys(report) == {"unreachable"}
-    assert the(report, "unreachable").mend.endswith("redis-cli -u redis://127.0.0.1:1/0 PING")
+    assert the(report, "unreachable").mend.endswith("redis-cli -h 127.0.0.1 -p 1 PING")
     assert report.level == "unreachable"
     assert report.verdict == "cannot be judged: no answer"
 

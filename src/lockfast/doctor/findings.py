@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lockfast.doctor import access
-from lockfast.doctor.catalogue import Finding, counted, found
+from lockfast.doctor.catalogue import Finding, counted, found, redis_cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,9 @@ def judge_unreached(one: Unreached) -> Finding:
         key = "role-loading"
     elif not one.code and "max number of clients" in one.words:
         key = "clients-at-limit"
-    return found(key, one.where, one.words, attempt=_attempt(one.where))
+    # A protected server takes what mends it from its own host only.
+    at = re.sub(r"//.*:", "//127.0.0.1:", one.where) if key == "protected" else one.where
+    return found(key, one.where, one.words, at=at, attempt=_attempt(one.where))
 
 
 def judge(facts: Facts, shape: str = "") -> list[Finding]:
@@ -244,11 +247,9 @@ def _scope(facts: Facts, shape: str) -> Iterator[Finding]:
         yield found("scope-open", facts.where, "no password is asked for", rules=rules)
 
 
-def _attempt(where: str) -> str:
-    """A command that tries to reach a server, to be pasted as it is."""
-    if where.startswith("unix://"):
-        return f"redis-cli -s {where.removeprefix('unix://').rpartition('?')[0]} PING"
-    return f"redis-cli -u {where} PING" if "://" in where else "lockfast server status"
+def _attempt(where: str) -> list[str]:
+    """A command that tries to reach a server."""
+    return [*redis_cli(where), "PING"] if "://" in where else ["lockfast", "server", "status"]
 
 
 def _address(where: str) -> str:

@@ -128,7 +128,7 @@ def _cluster(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
         # One whose INFO says that it is in no cluster was asked in vain.
         if any(one.in_cluster or not one.mode for one in servers if isinstance(one, Facts)):
             words = "; ".join(f"{one.where}: {one.refusal}" for one in denied)
-            untold = found("cluster-untold", "the cluster", words, user=[denied[0].user])
+            untold = found("cluster-untold", "the cluster", words, at=denied[0].where, user=[denied[0].user])
             return Report("cluster", servers, _sorted([*_judge(servers, "cluster"), untold]))
     if not knowing:
         words = "; ".join([one.words for one in gone] + [f"{one.where}: {one.refusal}" for one in told])
