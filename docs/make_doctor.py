@@ -45,6 +45,7 @@ def findings() -> str:
 
 def _mend(text: str) -> str:
     """What is filled in is written in capitals."""
+    text = text.replace("{cli}", "redis-cli")
     return re.sub(r"\{(\w+)\}", lambda word: word[1].upper(), text).replace("|", "\\|")
 
 

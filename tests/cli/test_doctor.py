@@ -34,7 +34,7 @@ def test_warning_ends_with_one_and_is_accepted_by_its_key(runs: Runs, valkey_ser
     code, out, err = runs.end("doctor")
     assert (code, err) == (1, "")
     assert "\nWARNING  persistence: appendonly no, no snapshots [persistence-none]\n" in out
-    assert "mend: redis-cli CONFIG SET appendonly yes" in out
+    assert f"mend: redis-cli -s {valkey_server.unix_path} CONFIG SET appendonly yes" in " ".join(out.split())
     code, out, _ = runs.end("doctor", "--accept", "persistence-none")
     assert code == 0
     assert "[persistence-none, accepted]" in out

@@ -15,7 +15,7 @@ from kit.servers import Server, wait_until
 from lockfast import Lockfast
 from lockfast.doctor import findings
 from lockfast.doctor.catalogue import CATALOGUE
-from topologies.doctoring import bad, facts_of, keys, look, the
+from topologies.doctoring import bad, facts_of, keys, look, pasted, the
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +52,7 @@ def test_any_eviction_takes_locks(sick: Server, configure: Callable[..., None], 
 
 def test_mending_by_the_command_that_is_told_mends(sick: Server, configure: Callable[..., None]) -> None:
     configure(maxmemory="100mb", maxmemory_policy="allkeys-lfu")
-    command = the(look(sick.url), "eviction-on").mend.partition(",")[0]
-    assert command.startswith("redis-cli CONFIG SET ")
-    sick.command(*command.split()[1:])
+    sick.command(*pasted(the(look(sick.url), "eviction-on").mend))
     assert "eviction-none" in keys(look(sick.url))
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockfast import Lockfast, Refused
-from lockfast.doctor import findings
-from topologies.doctoring import bad, facts_of, keys, look, the
+from lockfast.doctor import access, findings
+from topologies.doctoring import bad, facts_of, keys, look, pasted, the
 from topologies.test_acl import RULE, extras
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def test_right_that_only_a_cluster_needs_is_told_with_the_rule_that_gives_it(
     assert {finding.level for finding in found} == {level}
     assert all(finding.seen.endswith(f" may not run {words}") for finding in found)
     assert "rights-ok" not in keys(report)
-    _, *command = found[0].mend.split()
     for node in cluster.nodes:
-        node.command(*command)
+        node.command(*pasted(found[0].mend))
     assert key not in keys(look(url))
 
 
@@ -83,7 +82,7 @@ def test_account_of_one_server_cannot_lock_in_a_cluster_nor_is_it_called_fit(mem
     with Lockfast(url) as lf, pytest.raises(Refused, match=r"cluster\|slots"):
         lf.lock("x").try_acquire()
     report = look(url)  # which it may not ask for the nodes either
-    assert "+asking +cluster|slots" in the(report, "rights-commands").mend
+    assert {"+asking", "+cluster|slots"} <= set(pasted(the(report, "rights-commands").mend))
     assert "SPUBLISH, SSUBSCRIBE, SUNSUBSCRIBE" in the(report, "rights-pushes").seen
     assert report.level == "problem"
 
@@ -93,9 +92,22 @@ def test_rule_that_the_doctor_names_for_an_open_cluster_is_enough_there(
 ) -> None:
     told = dataclasses.replace(facts_of(look(cluster.url)), host="cache.example")
     (finding,) = [one for one in findings.judge(told, "cluster") if one.key == "scope-open"]
-    rules = finding.mend.partition("'>SECRET' ")[2].partition(",")[0]
-    with Lockfast(member(*rules.replace("'", "").split())) as lf, lf.lock(name):
+    rules = pasted(finding.mend)
+    with Lockfast(member(*rules[rules.index(">SECRET") + 1 :])) as lf, lf.lock(name):
         pass
+
+
+def test_copies_that_no_client_of_a_cluster_can_ask_for_are_not_advised(
+    cluster: Cluster, member: Callable[..., str]
+) -> None:
+    with pytest.raises(ValueError, match="replicas="):
+        Lockfast(cluster.url, replicas=1)
+    report = look(member(*documented(), "+info", "+config|get"))
+    told = [finding for finding in report.findings if finding.key == "replicas-unwaited"]
+    assert {finding.where for finding in told} == {node.url for node in cluster.masters if cluster.replicas}
+    assert {(finding.seen, finding.mend) for finding in told} <= {("1 replica", "check fences")}
+    assert not keys(report) & {"replicas-async", "rights-replicas"}
+    assert "+wait" not in access.all_rules("lockfast", "cluster")
 
 
 def test_channels_of_a_cluster_are_tried_as_well(member: Callable[..., str]) -> None:

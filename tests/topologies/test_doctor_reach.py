@@ -47,8 +47,10 @@ def test_primary_with_replicas_may_forget_in_a_failover(pair: tuple[Server, Serv
     primary, _ = pair
     report = look(primary.url)
     assert the(report, "replicas-unguarded").level == "warning"
+    assert the(report, "replicas-unguarded").seen == "1 replica, min-replicas-to-write 0"
     assert "replicas=1" in the(report, "replicas-async").mend
     assert the(report, "replicas-emptied").level == "warning"
+    assert the(report, "replicas-emptied").seen == "1 replica, nothing on disk"
     primary.command("CONFIG", "SET", "min-replicas-to-write", "1")
     assert "replicas-unguarded" not in keys(look(primary.url))
     primary.command("CONFIG", "SET", "min-replicas-to-write", "2")
@@ -56,6 +58,17 @@ def test_primary_with_replicas_may_forget_in_a_failover(pair: tuple[Server, Serv
     assert finding.level == "problem"
     assert "min-replicas-to-write 1" in finding.mend
     primary.command("CONFIG", "SET", "min-replicas-to-write", "0")
+
+
+def test_copies_that_no_client_of_a_quorum_can_ask_for_are_not_advised(pair: tuple[Server, Server]) -> None:
+    primary, _ = pair
+    primary.command("ACL", "SETUSER", "clerk", "on", "nopass", "~*", "&*", "+@all", "-wait")
+    urls = [f"redis://clerk:x@127.0.0.1:{primary.port}", "redis://127.0.0.1:1", "redis://127.0.0.1:2"]
+    with pytest.raises(ValueError, match="replicas="):
+        Lockfast(urls, replicas=1)
+    report = look(" ".join(urls))
+    assert the(report, "replicas-unwaited").mend == "check fences"
+    assert not keys(report) & {"replicas-async", "rights-replicas"}
 
 
 def test_replica_that_is_behind(pair: tuple[Server, Server]) -> None:
@@ -141,7 +154,8 @@ def test_certificate_of_an_unknown_authority(fresh_server: FreshServer) -> None:
     report = look(server.tls_url)
     assert "ssl_ca_certs" in the(report, "certificate").mend
     assert report.level == "refused"
-    assert "version-ok" in keys(look(f"{server.tls_url}?ssl_ca_certs={server.ca_file}"))
+    trusted = look(f"{server.tls_url}?ssl_ca_certs={server.ca_file}")
+    assert f"redis-cli -h 127.0.0.1 -p {server.tls_port} --tls CONFIG SET" in the(trusted, "persistence-none").mend
     lost = look(f"{server.tls_url}?ssl_ca_certs=/nowhere/ca.pem")
     assert "ssl_ca_certs" in the(lost, "tls-settings").mend
 
@@ -169,7 +183,7 @@ def test_protected_mode(valkey_server: Server, proxy_for: ProxyFor) -> None:
 def test_nobody_there() -> None:
     report = look("redis://127.0.0.1:1/0")
     assert keys(report) == {"unreachable"}
-    assert the(report, "unreachable").mend.endswith("redis-cli -u redis://127.0.0.1:1/0 PING")
+    assert the(report, "unreachable").mend.endswith("redis-cli -h 127.0.0.1 -p 1 PING")
     assert report.level == "unreachable"
     assert report.verdict == "cannot be judged: no answer"
 

@@ -11,7 +11,7 @@ import lockfast
 from kit.servers import Server, wait_until
 from lockfast import Lockfast
 from lockfast.doctor import access, facts, rights
-from topologies.doctoring import bad, keys, look, the
+from topologies.doctoring import bad, keys, look, pasted, the
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,17 +123,14 @@ def test_right_that_is_missing_is_told_with_the_rule_that_gives_it(
     assert words in finding.seen
     assert ("rights-ok" in keys(report)) is (level == "note")
     assert "hunter2" not in str(report.as_dict())
-    # As a shell would split it; the patterns are quoted for that.
-    _, *command = finding.mend.replace("'", "").split()
-    server.command(*command)
+    server.command(*pasted(finding.mend))
     assert key not in keys(look(url))
 
 
 def test_account_that_may_only_lock_is_enough_and_what_it_may_not_tell_is_not_judged(
     server: Server, account: Callable[..., str]
 ) -> None:
-    needed = access.all_rules("lockfast").replace("'", "").split()
-    url = account("resetkeys", "resetchannels", "-@all", *needed)
+    url = account("resetkeys", "resetchannels", "-@all", *access.all_rules("lockfast"))
     with Lockfast(url) as lf, lf.lock("x", lease=5, wait=1):
         report = look(url)
     assert {"rights-ok", "clock-ok", "latency-ok"} <= keys(report)

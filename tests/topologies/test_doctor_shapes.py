@@ -10,15 +10,18 @@ import pytest
 
 from kit.servers import Server, free_port, wait_until
 from kit.small_shapes import SERVICE, OneSentinel
-from lockfast.doctor import cluster, examine, sentinel
+from lockfast import Lockfast
+from lockfast.doctor import cluster, sentinel
 from lockfast.doctor.facts import Facts, Unreached
 from lockfast.doctor.quorum import judge_quorum
 from lockfast.doctor.shape import read
 from lockfast.flows.introduction import marking
+from topologies.doctoring import look, pasted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kit.quorum import Masters
     from lockfast.doctor import Report
     from lockfast.doctor.catalogue import Finding
 
@@ -44,7 +47,7 @@ def nodes() -> Iterator[list[Server]]:
 
 
 def quorum(*urls: str) -> Report:
-    return examine(" ".join(urls), timeout_s=1)
+    return look(" ".join(urls), timeout_s=1)
 
 
 def test_three_independent_nodes(nodes: list[Server]) -> None:
@@ -76,7 +79,23 @@ def test_account_that_a_majority_cannot_work_with(nodes: list[Server]) -> None:
         node.command("ACL", "SETUSER", "clerk", "on", "nopass", "~*", "&*", "+@all", "-info")
     report = quorum(*(f"redis://clerk:x@127.0.0.1:{node.port}" for node in nodes))
     assert "INFO" in seen(report, "quorum-node-untold")
+    mend = next(finding.mend for finding in report.findings if finding.key == "quorum-node-untold")
+    assert pasted(mend)[-4:] == ["clerk", "+info", "+config|get", "+script|load"]
     assert report.level == "problem"
+
+
+def test_rule_that_the_doctor_names_for_an_open_node_is_enough_for_a_majority(trio: Masters, short: str) -> None:
+    told = [server for server in quorum(*trio.urls).servers if isinstance(server, Facts)]
+    opened = [dataclasses.replace(one, host="cache.example", prefix=short) for one in told]
+    rules = pasted(next(one.mend for one in judge_quorum([*opened]) if one.key == "scope-open"))
+    trio.mark(short)
+    for node in trio:
+        node.command("ACL", "SETUSER", short, "on", "nopass", *rules[rules.index(">SECRET") + 1 :])
+    urls = [f"redis://{short}:x@127.0.0.1:{node.port}" for node in trio]
+    with Lockfast(urls, prefix=short) as lf, lf.lock("x", wait=5) as grant:
+        assert grant.held
+    for node in trio:
+        node.command("ACL", "DELUSER", short)
 
 
 def test_sizes_that_gain_nothing(nodes: list[Server]) -> None:
@@ -142,7 +161,7 @@ def watched() -> Iterator[tuple[Server, OneSentinel]]:
 @pytest.mark.slow
 def test_one_sentinel_with_one_primary(watched: tuple[Server, OneSentinel]) -> None:
     primary, watcher = watched
-    report = examine(f"sentinel://127.0.0.1:{watcher.port}/{SERVICE}", timeout_s=1)
+    report = look(f"sentinel://127.0.0.1:{watcher.port}/{SERVICE}", timeout_s=1)
     assert f"name 127.0.0.1:{primary.port}" in seen(report, "sentinel-ok")
     assert {"sentinel-few", "sentinel-no-replica", "sentinel-slow", "role-primary"} <= keys(report.findings)
     assert [server.where for server in report.servers] == [primary.url]
@@ -151,12 +170,12 @@ def test_one_sentinel_with_one_primary(watched: tuple[Server, OneSentinel]) -> N
 
 def test_sentinels_that_are_gone_and_services_that_are_not_theirs(watched: tuple[Server, OneSentinel]) -> None:
     _, watcher = watched
-    report = examine(f"sentinel://127.0.0.1:{watcher.port},127.0.0.1:1/{SERVICE}", timeout_s=1)
+    report = look(f"sentinel://127.0.0.1:{watcher.port},127.0.0.1:1/{SERVICE}", timeout_s=1)
     assert "1 of 2" in seen(report, "sentinel-lost")
-    unknown = examine(f"sentinel://127.0.0.1:{watcher.port}/other", timeout_s=1)
+    unknown = look(f"sentinel://127.0.0.1:{watcher.port}/other", timeout_s=1)
     assert "'other'" in seen(unknown, "sentinel-service-unknown")
     assert unknown.level == "problem"
-    nobody = examine("sentinel://127.0.0.1:1,127.0.0.1:2/orders", timeout_s=1)
+    nobody = look("sentinel://127.0.0.1:1,127.0.0.1:2/orders", timeout_s=1)
     assert "sentinel-none" in keys(nobody.findings)
     assert nobody.level == "unreachable"
 
@@ -166,13 +185,13 @@ def test_one_sentinel_that_is_gone_does_not_make_those_that_answered_unreachable
 ) -> None:
     primary, watcher = watched
     for port, key in ((watcher.port, "sentinel-service-unknown"), (primary.port, "sentinel-not-one")):
-        report = examine(f"sentinel://127.0.0.1:{port},127.0.0.1:1/other", timeout_s=1)
+        report = look(f"sentinel://127.0.0.1:{port},127.0.0.1:1/other", timeout_s=1)
         assert keys(report.findings) == {key, "sentinel-lost"}
         assert report.level == "problem"
 
 
 def test_sentinel_named_as_a_server_is_told_apart(watched: tuple[Server, OneSentinel]) -> None:
-    report = examine(f"redis://127.0.0.1:{watched[1].port}/0", timeout_s=1)
+    report = look(f"redis://127.0.0.1:{watched[1].port}/0", timeout_s=1)
     assert keys(report.findings) == {"role-sentinel"}
     assert f"sentinel://127.0.0.1:{watched[1].port}/" in report.findings[0].mend
 
@@ -213,29 +232,29 @@ def lone() -> Iterator[Server]:
 
 @pytest.mark.slow
 def test_cluster_of_one_node(lone: Server) -> None:
-    report = examine(f"cluster://127.0.0.1:{lone.port}", timeout_s=1)
-    assert seen(report, "cluster-ok") == "1 primaries, 0 replicas"
+    report = look(f"cluster://127.0.0.1:{lone.port}", timeout_s=1)
+    assert seen(report, "cluster-ok") == "1 primary, 0 replicas"
     assert {"cluster-few-primaries", "cluster-no-replica", "cluster-full-coverage"} <= keys(report.findings)
     assert "role-cluster-node" not in keys(report.findings)
     assert [server.where for server in report.servers] == [lone.url]
     assert {"rights-ok", "eviction-none", "version-ok"} <= keys(report.findings)
-    lost = examine(f"cluster://127.0.0.1:1,127.0.0.1:{lone.port}", timeout_s=1)
+    lost = look(f"cluster://127.0.0.1:1,127.0.0.1:{lone.port}", timeout_s=1)
     assert "127.0.0.1:1/0" in seen(lost, "cluster-seeds-lost")
     assert lost.level == "warning"
 
 
 def test_cluster_node_named_as_a_server(lone: Server) -> None:
-    report = examine(lone.url, timeout_s=1)
+    report = look(lone.url, timeout_s=1)
     finding = next(one for one in report.findings if one.key == "role-cluster-node")
     assert finding.level == "problem"
     assert f"cluster://127.0.0.1:{lone.port}" in finding.mend
 
 
 def test_what_is_no_cluster(nodes: list[Server]) -> None:
-    report = examine(f"cluster://127.0.0.1:{nodes[0].port}", timeout_s=1)
+    report = look(f"cluster://127.0.0.1:{nodes[0].port}", timeout_s=1)
     assert keys(report.findings) == {"cluster-none"}
     assert report.level == "problem"
-    assert examine("cluster://127.0.0.1:1", timeout_s=1).level == "unreachable"
+    assert look("cluster://127.0.0.1:1", timeout_s=1).level == "unreachable"
 
 
 def test_clusters_with_slots_that_nobody_serves_and_nodes_that_fail(lone: Server) -> None:
@@ -253,7 +272,7 @@ def test_clusters_with_slots_that_nobody_serves_and_nodes_that_fail(lone: Server
     copies = [node._replace(id=f"c{one.id}", flags=frozenset({"slave"}), primary_id=one.id, slots=0) for one in three]
     well = dataclasses.replace(told, nodes=(*three, *copies))
     assert keys(cluster.judge_cluster(well, [])) == {"cluster-ok"}
-    server = examine(lone.url, timeout_s=1).servers[0]
+    server = look(lone.url, timeout_s=1).servers[0]
     assert isinstance(server, Facts)
     old = dataclasses.replace(server, info=server.info | {"redis_version": "6.2.14"})
     assert "cluster-too-old" in keys(cluster.judge_cluster(well, [old]))

@@ -19,6 +19,7 @@ from kit.servers import Server, free_port, wait_until
 from kit.small_shapes import SERVICE, OneSentinel
 from lockfast import Refused, Unreachable
 from lockfast.clock import now
+from topologies.doctoring import keys, look, the
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -367,3 +368,50 @@ def test_certificates_that_cannot_be_read_are_told_when_the_client_is_made(
     ):
         with pytest.raises(ValueError, match=complaint):
             side.client(f"rediss://127.0.0.1:1/0?{options}")
+
+
+# What the doctor says of them.
+
+
+def test_the_doctor_of_an_authority_that_is_not_trusted(tls: Server, papers: Papers) -> None:
+    for options in ((), (f"ssl_ca_certs={papers.other.file}",)):
+        finding = the(look(url_of(tls, *options)), "certificate")
+        assert "ssl_ca_certs=" in finding.mend
+
+
+def test_the_doctor_of_a_certificate_for_another_host_does_not_doubt_the_authority(tls: Server, papers: Papers) -> None:
+    show(tls, papers.elsewhere)
+    for host in ("127.0.0.1", "localhost"):
+        report = look(url_of(tls, trusting(papers), host=host))
+        assert keys(report) == {"certificate-name"}
+        assert report.level == "refused"
+        assert "ssl_ca_certs" not in report.findings[0].mend
+    assert "version-ok" in keys(look(url_of(tls, trusting(papers), "ssl_check_hostname=false")))
+
+
+def test_the_doctor_of_an_expired_certificate_does_not_doubt_the_authority(tls: Server, papers: Papers) -> None:
+    show(tls, papers.expired)
+    report = look(url_of(tls, trusting(papers)))
+    assert keys(report) == {"certificate-expired"}
+    assert "ssl_ca_certs" not in report.findings[0].mend
+
+
+@pytest.mark.parametrize("newest", [True, False], ids=["TLS 1.3", "TLS 1.2"])
+def test_the_doctor_of_a_server_that_wants_a_certificate_does_not_doubt_the_server(
+    tls: Server, papers: Papers, newest: bool
+) -> None:
+    tls.command("CONFIG", "SET", "tls-auth-clients", "yes", "tls-protocols", "" if newest else "TLSv1.2")
+    try:
+        stranger = f"ssl_certfile={papers.stranger.file}", f"ssl_keyfile={papers.stranger.key}"
+        for options in ((), stranger):
+            report = look(url_of(tls, trusting(papers), *options))
+            assert keys(report) == {"certificate-client"}
+            assert report.level == "refused"
+            assert "ssl_certfile=" in report.findings[0].mend
+            assert "ssl_ca_certs" not in report.findings[0].mend
+        own = f"ssl_certfile={papers.client.file}", f"ssl_keyfile={papers.client.key}"
+        assert "version-ok" in keys(look(url_of(tls, trusting(papers), *own)))
+        (finding,) = look(url_of(tls, *own)).findings
+        assert finding.key == "certificate", "what the client does not trust comes first"
+    finally:
+        tls.command("CONFIG", "SET", "tls-protocols", "")

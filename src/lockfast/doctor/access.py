@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from lockfast.doctor.catalogue import Finding
     from lockfast.doctor.facts import Facts
 
+WITHOUT_COPIES = ("cluster", "quorum")  # whose clients refuse replicas=
+INTRODUCTIONS = ("INFO", "CONFIG GET", "SCRIPT LOAD")  # how the nodes of a quorum are met
 
-def judge(facts: Facts) -> Iterator[Finding]:
-    """Findings about rights."""
+
+def judge(facts: Facts, shape: str) -> Iterator[Finding]:
+    """Findings about rights. shape: as of findings.judge."""
     user, rights = facts.user or "default", facts.rights
     if rights is not None:
         commands = {command for command, words in rights.refused.items() if _object(words) == "command"}
@@ -26,21 +29,21 @@ def judge(facts: Facts) -> Iterator[Finding]:
             ("rights-pushes", pushes),
             ("rights-transactions", commands & set(TRANSACTIONS)),
             ("rights-tools", commands & set(TOOLS)),
-            ("rights-replicas", commands & set(REPLICAS)),
+            ("rights-replicas", commands & set(REPLICAS) if shape not in WITHOUT_COPIES else set()),
         ):
             if group:
                 seen = f"{user} may not run {', '.join(sorted(group))}"
-                yield found(key, facts.where, seen, user=user, rules=_allow(group))
+                yield found(key, facts.where, seen, user=[user], rules=_allow(group))
         keys = sorted(command for command, words in rights.refused.items() if _object(words) == "key")
         if keys:
-            rules = f"'~{facts.prefix}:*'"
+            rules = [f"~{facts.prefix}:*"]
             seen = f"{user} may not use keys of {facts.prefix}: in {', '.join(keys)}"
-            yield found("rights-keys", facts.where, seen, user=user, rules=rules)
+            yield found("rights-keys", facts.where, seen, user=[user], rules=rules)
         channels = sorted(command for command, words in rights.refused.items() if _object(words) == "channel")
         if channels:
-            rules = f"'&{facts.prefix}:push:*'"
+            rules = [f"&{facts.prefix}:push:*"]
             seen = f"{user} may not use channels of {facts.prefix}:push: in {', '.join(channels)}"
-            yield found("rights-channels", facts.where, seen, user=user, rules=rules)
+            yield found("rights-channels", facts.where, seen, user=[user], rules=rules)
         renamed = sorted(set(rights.unknown) & {*CLUSTER_LOCKS, *CLUSTER_PUSHES})
         if renamed:
             seen = f"it does not know {', '.join(renamed)}"
@@ -50,18 +53,19 @@ def judge(facts: Facts) -> Iterator[Finding]:
     for refusal in facts.not_told:
         if not refusal.silent:
             rules = _allow([refusal.command])
-            yield found("not-told", facts.where, f"{refusal.command}: {refusal.words}", user=user, rules=rules)
+            yield found("not-told", facts.where, f"{refusal.command}: {refusal.words}", user=[user], rules=rules)
 
 
-def all_rules(prefix: str, *, clustered: bool = False) -> str:
+def all_rules(prefix: str, shape: str = "") -> list[str]:
     """What an account for Lockfast needs, as words of ACL SETUSER."""
-    locks, pushes = (CLUSTER_LOCKS, CLUSTER_PUSHES) if clustered else (LOCKS, PUSHES)
-    commands = _allow([*locks, *pushes, *TRANSACTIONS, *TOOLS, *REPLICAS, "CLIENT SETNAME"])
-    return f"'~{prefix}:*' '&{prefix}:push:*' {commands}"
+    locks, pushes = (CLUSTER_LOCKS, CLUSTER_PUSHES) if shape == "cluster" else (LOCKS, PUSHES)
+    more = {"quorum": INTRODUCTIONS, "cluster": ()}.get(shape, tuple(REPLICAS))
+    commands = _allow([*locks, *pushes, *TRANSACTIONS, *TOOLS, *more, "CLIENT SETNAME"])
+    return [f"~{prefix}:*", f"&{prefix}:push:*", *commands]
 
 
-def _allow(commands: Iterable[str]) -> str:
-    return " ".join(sorted(f"+{command.lower().replace(' ', '|')}" for command in commands))
+def _allow(commands: Iterable[str]) -> list[str]:
+    return sorted(f"+{command.lower().replace(' ', '|')}" for command in commands)
 
 
 def _object(words: str) -> str:

@@ -6,6 +6,7 @@ crash, failover or rush. A note: good to know.
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,9 +63,30 @@ class Finding(NamedTuple):
         }
 
 
-def found(key: str, where: str, seen: str, **values: object) -> Finding:
-    """A finding of a kind that the catalogue knows; values fill its braces."""
-    return Finding(key, where, seen, CATALOGUE[key].mend.format_map(values))
+def found(key: str, where: str, seen: str, *, at: str = "", **values: object) -> Finding:
+    """A finding of a kind that the catalogue knows; values fill its braces. at: whom to mend, if that is not `where`.
+
+    A list: words of a command. Mends are pasted into a shell, to which +acl|whoami, unquoted, is +acl and a pipe.
+    """
+    values["cli"] = redis_cli(at or where)
+    filled = {name: shlex.join(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Finding(key, where, seen, CATALOGUE[key].mend.format_map(filled))
+
+
+def redis_cli(where: str) -> list[str]:
+    """The command that speaks to a server: without an address it would be whoever is at port 6379 of this host."""
+    scheme, _, rest = where.partition("://")
+    if scheme == "unix":
+        return ["redis-cli", "-s", rest.rpartition("?")[0]]
+    if not rest:
+        return ["redis-cli", "-s", "SOCKET"]  # of the embedded server: lockfast server status tells it
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    return ["redis-cli", "-h", host.strip("[]"), "-p", port, *(["--tls"] if scheme == "rediss" else [])]
+
+
+def counted(number: int, thing: str) -> str:
+    """1 replica, 2 replicas."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def worst(findings: list[Finding]) -> str:

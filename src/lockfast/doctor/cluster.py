@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockfast.doctor.asking import Asker, NotTold, lines, text
-from lockfast.doctor.catalogue import Finding, found
+from lockfast.doctor.catalogue import Finding, counted, found
 from lockfast.doctor.facts import Unreached, unreached, user_of
 from lockfast.doctor.findings import WITH_FLAGS, version_of
 from lockfast.errors import LockfastError
@@ -90,7 +90,8 @@ def _node(words: list[str], asked: Endpoint) -> Node:
 
 def judge_cluster(cluster: Cluster, primaries: list[Facts | Unreached]) -> list[Finding]:
     """Pure: the cluster as one of its nodes sees it, and what its primaries said."""
-    where, address = "the cluster", cluster.where.partition("://")[2].partition("/")[0]
+    where, (scheme, _, rest) = "the cluster", cluster.where.partition("://")
+    address = [rest.partition("/")[0], *(["--tls"] if scheme == "rediss" else [])]
     findings = []
     if cluster.state.get("cluster_state") != "ok":
         seen = f"cluster_state {cluster.state.get('cluster_state', '?')}"
@@ -101,7 +102,7 @@ def judge_cluster(cluster: Cluster, primaries: list[Facts | Unreached]) -> list[
     failing = [node for node in cluster.nodes if node.flags & BAD]
     if failing:
         seen = ", ".join(f"{node.address} ({','.join(sorted(node.flags & BAD))})" for node in failing)
-        findings.append(found("cluster-nodes-failing", where, seen, address=address))
+        findings.append(found("cluster-nodes-failing", where, seen, at=cluster.where, address=address))
     if len(cluster.primaries) < 3:
         findings.append(found("cluster-few-primaries", where, f"{len(cluster.primaries)} with slots", address=address))
     covered = {node.primary_id for node in cluster.nodes if not node.flags & BAD}
@@ -109,11 +110,13 @@ def judge_cluster(cluster: Cluster, primaries: list[Facts | Unreached]) -> list[
     if alone:
         findings.append(found("cluster-no-replica", where, f"no replica of {', '.join(alone)}", address=address))
     asked = [one for one in primaries if not isinstance(one, Unreached)]
-    if any(one.config.get("cluster-require-full-coverage") == "yes" for one in asked):
-        findings.append(found("cluster-full-coverage", where, "cluster-require-full-coverage yes"))
+    wholly = [one.where for one in asked if one.config.get("cluster-require-full-coverage") == "yes"]
+    if wholly:
+        findings.append(found("cluster-full-coverage", where, "cluster-require-full-coverage yes", at=wholly[0]))
     if any((version := version_of(one)) and version < WITH_FLAGS for one in asked):
         findings.append(found("cluster-too-old", where, "a node before Redis 7.0"))
     if cluster.state.get("cluster_state") == "ok" and served == SLOTS:
         replicas = sum("slave" in node.flags for node in cluster.nodes)
-        findings.append(found("cluster-ok", where, f"{len(cluster.primaries)} primaries, {replicas} replicas"))
+        size = f"{len(cluster.primaries)} {'primary' if len(cluster.primaries) == 1 else 'primaries'}"
+        findings.append(found("cluster-ok", where, f"{size}, {counted(replicas, 'replica')}"))
     return findings

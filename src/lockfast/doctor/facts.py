@@ -15,6 +15,7 @@ from lockfast import names
 from lockfast.clock import now
 from lockfast.doctor import rights
 from lockfast.doctor.asking import Asker, NotTold, lines, pairs, text
+from lockfast.drivers import diagnosis
 from lockfast.errors import LockfastError, Refused
 from lockfast.flows import denials
 from lockfast.flows.introduction import mark_key
@@ -120,11 +121,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Unreached:
-    """One server that did not let us in. code: "" when it did not answer, else the first word of its refusal."""
+    """One server that did not let us in. code: "" when it did not answer, else the first word of its refusal.
+
+    flaw: of a certificate; see diagnosis.flaw_of.
+    """
 
     where: str
     words: str
     code: str = ""
+    flaw: str = ""
 
 
 def examine(endpoint: Endpoint, *, prefix: str, clustered: bool, timeout_s: float, by: float) -> Facts | Unreached:
@@ -138,8 +143,10 @@ def examine(endpoint: Endpoint, *, prefix: str, clustered: bool, timeout_s: floa
 
 def unreached(where: str, error: LockfastError) -> Unreached:
     """What it means that nobody was let in."""
-    code = error.code or "REFUSED" if isinstance(error, Refused) else ""
-    return Unreached(where, str(error), code)
+    if not isinstance(error, Refused):
+        return Unreached(where, str(error))
+    flaw = diagnosis.flaw_of(error) if error.code == "CERTIFICATE" else ""
+    return Unreached(where, str(error), error.code or "REFUSED", flaw)
 
 
 def _ask(asker: Asker, prefix: str, clustered: bool) -> Facts:

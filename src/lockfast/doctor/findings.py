@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lockfast.doctor import access
-from lockfast.doctor.catalogue import Finding, found
+from lockfast.doctor.catalogue import Finding, counted, found, redis_cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +21,21 @@ LAG_S = 10
 CLOCK_OFF_S, CLOCK_FAR_S = 1.0, 120.0
 TRIP_HIGH_MS, TRIP_TOO_HIGH_MS, TRIP_UNEVEN_MS = 20.0, 250.0, 250.0
 PUSH_BUFFER = 1 << 20
+CERTIFICATES = {
+    "authority": "certificate",
+    "name": "certificate-name",
+    "expired": "certificate-expired",
+    "client": "certificate-client",
+}
 LOOPBACK = ("localhost", "::1")
 
 
 def judge_unreached(one: Unreached) -> Finding:
     """Why a server did not let us in."""
-    key = {"": "unreachable", "CERTIFICATE": "certificate", "DENIED": "protected", "SETTINGS": "tls-settings"}.get(
-        one.code, "refused"
-    )
-    if one.code in ("NOAUTH", "WRONGPASS"):
+    key = {"": "unreachable", "DENIED": "protected", "SETTINGS": "tls-settings"}.get(one.code, "refused")
+    if one.code == "CERTIFICATE":
+        key = CERTIFICATES[one.flaw]
+    elif one.code in ("NOAUTH", "WRONGPASS"):
         key = "not-let-in"
     elif not one.code and "answers 'BUSY" in one.words:
         key = "role-busy"
@@ -36,7 +43,9 @@ def judge_unreached(one: Unreached) -> Finding:
         key = "role-loading"
     elif not one.code and "max number of clients" in one.words:
         key = "clients-at-limit"
-    return found(key, one.where, one.words, attempt=_attempt(one.where))
+    # A protected server takes what mends it from its own host only.
+    at = re.sub(r"//.*:", "//127.0.0.1:", one.where) if key == "protected" else one.where
+    return found(key, one.where, one.words, at=at, attempt=_attempt(one.where))
 
 
 def judge(facts: Facts, shape: str = "") -> list[Finding]:
@@ -48,7 +57,7 @@ def judge(facts: Facts, shape: str = "") -> list[Finding]:
         silence = []
     if facts.role == "sentinel":
         return [*silence, found("role-sentinel", facts.where, "this is a Sentinel", address=_address(facts.where))]
-    parts = [_version(facts), _role(facts, shape), access.judge(facts), _memory(facts), _replicas(facts)]
+    parts = [_version(facts), _role(facts, shape), access.judge(facts, shape), _memory(facts), _replicas(facts, shape)]
     if shape != "quorum":  # there, memory that is lost is the quorum's business: see quorum.py
         parts.append(_persistence(facts))
     parts += [_disk(facts), _clock(facts), _latency(facts), _connections(facts), _neighbours(facts)]
@@ -140,7 +149,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         yield found("memory-near", facts.where, f"{used:,} bytes used, {shown}")
 
 
-def _replicas(facts: Facts) -> Iterator[Finding]:
+def _replicas(facts: Facts, shape: str) -> Iterator[Finding]:
     states = facts.rights.states if facts.rights else {}
     count, wanted = facts.number("connected_slaves") or 0, facts.number("min-replicas-to-write")
     if "NOREPLICAS" in states:
@@ -149,11 +158,12 @@ def _replicas(facts: Facts) -> Iterator[Finding]:
         yield found("replicas-missing", facts.where, seen, good=good)
     if facts.role != "primary" or not count:
         return
+    shown = counted(count, "replica")
     if wanted == 0:
-        yield found("replicas-unguarded", facts.where, f"{count} replicas, min-replicas-to-write 0")
+        yield found("replicas-unguarded", facts.where, f"{shown}, min-replicas-to-write 0")
     if facts.info.get("aof_enabled") == "0" and facts.config.get("save") == "":
-        yield found("replicas-emptied", facts.where, f"{count} replicas, nothing on disk")
-    yield found("replicas-async", facts.where, f"{count} {'replica' if count == 1 else 'replicas'}")
+        yield found("replicas-emptied", facts.where, f"{shown}, nothing on disk")
+    yield found("replicas-unwaited" if shape in access.WITHOUT_COPIES else "replicas-async", facts.where, shown)
     late = []
     for number in range(count):
         fields = dict(part.split("=", 1) for part in facts.info.get(f"slave{number}", "").split(",") if "=" in part)
@@ -220,7 +230,7 @@ def _neighbours(facts: Facts) -> Iterator[Finding]:
         shown = ", ".join(names.strange[:3]) + (" …" if len(names.strange) > 3 else "")
         yield found("keys-not-ours", facts.where, f"{len(names.strange)}: {shown}")
     if names.others:
-        yield found("shared-database", facts.where, f"{least}{names.others} keys of others in this database")
+        yield found("shared-database", facts.where, f"{least}{counted(names.others, 'key')} of others in this database")
     yield found("names-in-use", facts.where, f"{least}{names.in_use} in use, {names.known} remembered")
 
 
@@ -233,15 +243,13 @@ def _scope(facts: Facts, shape: str) -> Iterator[Finding]:
     elif host in LOOPBACK or host.startswith("127."):
         yield found("scope-host", facts.where, f"{facts.host} is this host")
     elif not facts.has_password:
-        rules = access.all_rules(facts.prefix, clustered=shape == "cluster")
+        rules = access.all_rules(facts.prefix, shape)
         yield found("scope-open", facts.where, "no password is asked for", rules=rules)
 
 
-def _attempt(where: str) -> str:
-    """A command that tries to reach a server, to be pasted as it is."""
-    if where.startswith("unix://"):
-        return f"redis-cli -s {where.removeprefix('unix://').rpartition('?')[0]} PING"
-    return f"redis-cli -u {where} PING" if "://" in where else "lockfast server status"
+def _attempt(where: str) -> list[str]:
+    """A command that tries to reach a server."""
+    return [*redis_cli(where), "PING"] if "://" in where else ["lockfast", "server", "status"]
 
 
 def _address(where: str) -> str:

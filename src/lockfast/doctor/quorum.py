@@ -58,7 +58,7 @@ def _independence(there: list[Facts]) -> list[Finding]:
         if len(twice) > 1
     ]
     findings += [
-        found("quorum-node-untold", node.where, "INFO is not answered", user=node.user or "default")
+        found("quorum-node-untold", node.where, "INFO is not answered", user=[node.user or "default"])
         for node in there
         if "run_id" not in node.info
     ]
@@ -76,7 +76,7 @@ def _memory(there: list[Facts]) -> list[Finding]:
     if len(set(told.values())) > 1 or len(longest) < len(told):
         seen = ", ".join(f"{node} {value[:20]!r} ms" for node, value in told.items())
         findings.append(
-            found("quorum-lease-differs", WHERE, f"longest lease: {seen}", stored=quorum_key(there[0].prefix))
+            found("quorum-lease-differs", WHERE, f"longest lease: {seen}", stored=[quorum_key(there[0].prefix)])
         )
     missing = [node.where for node in there if node.max_lease is None]
     if missing:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockfast import names
 from lockfast.clock import now
 from lockfast.doctor import cluster, facts, sentinel, shape
-from lockfast.doctor.catalogue import CATALOGUE, LEVELS, Finding, found, worst
+from lockfast.doctor.catalogue import CATALOGUE, LEVELS, Finding, counted, found, worst
 from lockfast.doctor.facts import Facts, Unreached
 from lockfast.doctor.findings import judge, judge_unreached
 from lockfast.doctor.quorum import judge_quorum
@@ -41,7 +41,7 @@ class Report(NamedTuple):
     def verdict(self) -> str:
         """One line in words."""
         counts = {level: sum(one.level == level for one in self.findings) for level in LEVELS}
-        some = [_count(counts[level], level) for level in reversed(LEVELS[1:]) if counts[level]]
+        some = [counted(counts[level], level) for level in reversed(LEVELS[1:]) if counts[level]]
         tail = f": {', '.join(some)}" if some else ""
         return {
             "unreachable": "cannot be judged: no answer",
@@ -128,7 +128,7 @@ def _cluster(meant: shape.Shape, prefix: str, timeout_s: float) -> Report:
         # One whose INFO says that it is in no cluster was asked in vain.
         if any(one.in_cluster or not one.mode for one in servers if isinstance(one, Facts)):
             words = "; ".join(f"{one.where}: {one.refusal}" for one in denied)
-            untold = found("cluster-untold", "the cluster", words, user=denied[0].user)
+            untold = found("cluster-untold", "the cluster", words, at=denied[0].where, user=[denied[0].user])
             return Report("cluster", servers, _sorted([*_judge(servers, "cluster"), untold]))
     if not knowing:
         words = "; ".join([one.words for one in gone] + [f"{one.where}: {one.refusal}" for one in told])
@@ -167,7 +167,3 @@ def _server(server: Facts | Unreached) -> dict[str, Any]:
         "names_in_use": server.names.in_use if server.names else None,
         "embedded_directory": server.directory or None,
     }
-
-
-def _count(number: int, level: str) -> str:
-    return f"{number} {level}" if number == 1 else f"{number} {level}s"

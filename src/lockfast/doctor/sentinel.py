@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockfast.doctor.asking import Asker, NotTold, pairs
-from lockfast.doctor.catalogue import Finding, found
+from lockfast.doctor.catalogue import Finding, counted, found
 from lockfast.doctor.facts import Unreached, unreached, user_of
 from lockfast.doctor.findings import judge_unreached
 from lockfast.errors import LockfastError
@@ -67,7 +67,10 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
     there = [one for one in sentinels if isinstance(one, Sentinel)]
     gone = [one for one in sentinels if isinstance(one, Unreached)]
     if not there:
-        return [*map(judge_unreached, gone), found("sentinel-none", where, f"none of {len(gone)} answers")]
+        return [
+            *map(judge_unreached, gone),
+            found("sentinel-none", where, f"none of {len(gone)} answers", at=gone[0].where),
+        ]
     findings = []
     if gone:
         seen = "; ".join(one.words for one in gone)
@@ -76,45 +79,48 @@ def judge_sentinels(sentinels: list[Sentinel | Unreached], service: str) -> list
         if "unknown command" in one.refusal.lower():
             findings.append(found("sentinel-not-one", one.where, "this is a server, and no Sentinel", plain=one.where))
         elif denials.is_denial(one.refusal):
-            rules = denials.missing(one.refusal, "", "") or "+sentinel"
+            rules = [denials.missing(one.refusal, "", "") or "+sentinel"]
             seen = f"SENTINEL MASTER: {one.refusal}"
-            findings.append(found("sentinel-untold", one.where, seen, user=one.user, rules=rules))
+            findings.append(found("sentinel-untold", one.where, seen, user=[one.user], rules=rules))
         elif one.refusal:
             findings.append(found("sentinel-service-unknown", one.where, f"{service!r}: {one.refusal}"))
     knowing = [one for one in there if one.address]
     if not knowing:
         if not any(one.refusal for one in there):
             seen = f"no answer of {', '.join(one.where for one in there)} names a primary"
-            findings.append(found("sentinel-none", where, seen))
+            findings.append(found("sentinel-none", where, seen, at=there[0].where))
         return findings
     told = sorted({f"{address[0]}:{address[1]}" for one in knowing if (address := one.address)})
     if len(told) > 1:
         seen = ", ".join(f"{one.where} says {one.address[0]}:{one.address[1]}" for one in knowing if one.address)
-        findings.append(found("sentinel-disagree", where, seen, service=service))
+        findings.append(found("sentinel-disagree", where, seen, service=[service]))
     down = [one.where for one in knowing if any(flag in one.primary.get("flags", "").split(",") for flag in DOWN)]
     if down:
-        findings.append(found("sentinel-primary-down", where, f"by the word of {', '.join(down)}", service=service))
+        seen = f"by the word of {', '.join(down)}"
+        findings.append(found("sentinel-primary-down", where, seen, at=down[0], service=[service]))
     one = knowing[0]
     size = one.number("num-other-sentinels") + 1
     quorum, replicas, slow_ms = one.number("quorum"), one.number("num-slaves"), one.number("down-after-milliseconds")
     if size < 3:
-        findings.append(found("sentinel-few", where, f"{size} Sentinels watch it"))
+        findings.append(
+            found("sentinel-few", where, f"{size} {'Sentinel watches' if size == 1 else 'Sentinels watch'} it")
+        )
     elif size % 2 == 0:
         findings.append(found("sentinel-even", where, f"{size} Sentinels watch it"))
     if quorum == 1 and size > 1:
-        findings.append(found("sentinel-quorum-one", where, "quorum 1", service=service))
+        findings.append(found("sentinel-quorum-one", where, "quorum 1", at=one.where, service=[service]))
     unmet = [f"{one.where}: {one.quorum_words}" for one in knowing if one.quorum_words]
     if unmet or quorum > size:
         seen = "; ".join(unmet) or f"quorum {quorum} of {size}"
-        findings.append(found("sentinel-quorum-unmet", where, seen, service=service))
+        findings.append(found("sentinel-quorum-unmet", where, seen, at=one.where, service=[service]))
     if not replicas:
         host, _, port = told[0].rpartition(":")
-        findings.append(found("sentinel-no-replica", where, "no replica is known", address=f"{host} {port}"))
+        findings.append(found("sentinel-no-replica", where, "no replica is known", address=[host, port]))
     if slow_ms > SLOW_MS:
-        findings.append(found("sentinel-slow", where, f"down-after-milliseconds {slow_ms}", service=service))
+        seen = f"down-after-milliseconds {slow_ms}"
+        findings.append(found("sentinel-slow", where, seen, at=one.where, service=[service]))
     if len(told) == 1 and not down:
-        seen = (
-            f"{len(knowing)} of {len(sentinels)} name {told[0]}; {size} watch it, quorum {quorum}, {replicas} replicas"
-        )
+        names = f"{len(knowing)} of {len(sentinels)} name {told[0]}"
+        seen = f"{names}; {size} watch it, quorum {quorum}, {counted(replicas, 'replica')}"
         findings.append(found("sentinel-ok", where, seen))
     return findings

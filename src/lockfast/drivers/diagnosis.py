@@ -55,6 +55,20 @@ def of_certificates(error: BaseException, where: str) -> Refused | None:
     return None
 
 
+def flaw_of(refusal: Refused) -> str:
+    """What a CERTIFICATE refusal is about: the server's "authority", "name" or "expired"; or the "client"'s own.
+
+    By OpenSSL's code of what was checked here: only what the other side refuses comes without one.
+    """
+    cause = refusal.__cause__
+    while cause is not None and getattr(cause, "verify_code", None) is None:
+        cause = cause.__cause__
+    if cause is None:
+        return "client"
+    code = getattr(cause, "verify_code", None)
+    return "expired" if code == _EXPIRED else "name" if code in _OTHER_HOST else "authority"
+
+
 def explain(endpoint: Endpoint, error: BaseException) -> Refused | None:
     """What is wrong with a server that took the connection and then broke it off; None when that cannot be told."""
     if endpoint.path or endpoint.embedded or endpoint.sentinels:
