@@ -326,20 +326,23 @@ def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None,
 def _reach(host: str, port: int, timeout_s: float) -> socket.socket:
     """A TCP connection to the first of the host's addresses that answers. Leaves no socket behind if interrupted."""
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(timeout_s)
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure or OSError(f"{host} has no address")
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(timeout_s)
+                sock.connect(address)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure or OSError(f"{host} has no address")
+    finally:
+        del failure  # its traceback leads here: see Threads.acquire
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -138,7 +138,10 @@ class Link(asyncio.Protocol):
             sent = self.request(data, by)
         finally:
             self.plain = spoken  # for whatever other tasks send meanwhile
-        answer = await sent
+        try:
+            answer = await sent
+        finally:
+            del sent  # it may have an error whose traceback leads here: see Threads.acquire
         self.plain = self.endpoint.plain = knows_no_flags(answer)
         return await self.request(data, by) if self.plain else answer
 

@@ -72,6 +72,12 @@ class Scout:
     def master(self, by: float) -> Address:
         """Where the master is. Raises Unreachable(sent=False), or Refused when every sentinel says no."""
         failures: list[LockfastError] = []
+        try:
+            return self._find(by, failures)
+        finally:
+            failures.clear()  # their tracebacks lead here: see Threads.acquire
+
+    def _find(self, by: float, failures: list[LockfastError]) -> Address:
         heard: list[Answer] = []
         for sentinel in list(self._sentinels):
             try:
@@ -91,7 +97,7 @@ class Scout:
             # There is too little time for a handshake to find out by itself that nobody shakes hands there.
             plain = explain_silence(self._sentinels[0])
             if plain is not None:
-                failures = [_as_of_sentinels(plain)]
+                failures[:] = [_as_of_sentinels(plain)]
         words = "; ".join(str(reason) for reason in failures)
         if failures and not heard and all(isinstance(reason, Refused) for reason in failures):
             code = failures[0].code if isinstance(failures[0], Refused) else ""
