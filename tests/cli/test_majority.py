@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cli.conftest import Runs
+from kit.proxy import Proxy
 from kit.quorum import Masters
 
 if TYPE_CHECKING:
@@ -44,6 +46,19 @@ def test_command_runs_under_a_majority_and_others_see_it(on_trio: Runs, trio: Ma
     assert holder.end()[0] == 0
     url = ",".join(trio.urls)
     assert on_trio.end("run", name, "--url", url, "--", "sh", "-c", "echo $LOCKFAST_URL")[1] == f"{url}\n"
+
+
+def test_ls_asks_each_server_for_each_name_once(on_trio: Runs, trio: Masters, name: str) -> None:
+    names = [f"{name}|{number}" for number in range(5)]
+    for each in names:
+        on_trio.holding(each)
+    proxies = [Proxy(server) for server in trio]
+    code, out, _ = on_trio.end("ls", "--json", "--url", ",".join(proxy.url for proxy in proxies))
+    assert code == 0
+    assert [entry["name"] for entry in json.loads(out)] == names
+    for proxy in proxies:
+        assert len(proxy.seen("EVALSHA", containing=name)) <= len(names)
+        proxy.close()
 
 
 def test_minority_that_freezes_is_not_noticed(on_trio: Runs, trio: Masters, name: str) -> None:
