@@ -109,9 +109,13 @@ class Endpoint:
             return f"{'sentinels' if self.tls is not None else 'sentinel'}://{hosts}/{self.service}/{self.db}"
         return f"{'rediss' if self.tls is not None else 'redis'}://{self.host_and_port}/{self.db}"
 
+    def where_at(self, address: tuple[str, int] | None) -> str:
+        """The same of the server at an address that the sentinels have named, if they have: what fails is not them."""
+        return self.where if address is None else f"the master {_shown(*address)} that {self.where} names"
+
     @property
     def host_and_port(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return _shown(self.host, self.port)
 
     def greeting(self) -> list[tuple[str | Secret, ...]]:
         """The commands that a new connection starts with: account, database, and a name for CLIENT LIST."""
@@ -279,6 +283,10 @@ def account_of(given: dict[str, Any]) -> dict[str, Any]:
 def tls_of(given: dict[str, Any]) -> dict[str, Any]:
     """The TLS settings out of those of a client."""
     return {key: given[key] for key in (*TLS_OPTIONS, *TLS_CHECKS) if given.get(key) is not None}
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _truth(value: object) -> bool:

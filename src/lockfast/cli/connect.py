@@ -49,6 +49,8 @@ def failure(error: LockfastError, option: str | None) -> Failure:
             advice = "see `lockfast server status`; or name a server with --url or LOCKFAST_URL"
         elif "is not counted for another" in str(error):  # of a majority, and just started: see flows.fleet
             advice = "wait for as long, or name a longer --wait: they are up, and may have forgotten who holds what"
+        elif "the master " in str(error) and " that sentinel" in str(error):  # see Endpoint.where_at
+            advice = "a failover may be under way: try again in a moment, or name a longer --wait"
         else:
             advice = "is the server up, and is --url or LOCKFAST_URL right?"
         return Failure(UNREACHABLE, str(error), advice)

@@ -226,7 +226,6 @@ class _NoAnswer(Unreachable, TimeoutError):
 
 def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TICK_S) -> Connection:
     """A connection that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
-    where = endpoint.where
     scout: Scout | None = None
     address: tuple[str, int] | None = None
     if endpoint.sentinels:
@@ -234,6 +233,7 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
 
         scout = scout_of(endpoint)
         address = scout.master(by)
+    where = endpoint.where_at(address)
     try:
         sock = _open(endpoint, socket_path, address, max(by - now(), 0.01))
     except OSError as error:
@@ -241,7 +241,7 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
             _explain(endpoint, error)
         raise not_connected(error, where) from error
     connection = Connection(sock, endpoint, tick_s)
-    connection.address = address
+    connection.address, connection.where = address, where
     greeting = endpoint.greeting()
     try:
         connection.send(greet(greeting), len(greeting))

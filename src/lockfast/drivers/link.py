@@ -306,8 +306,9 @@ async def connect(
         async with asyncio.timeout(max(by - now(), 0.01)):
             if scout is not None:
                 address = await in_thread(partial(scout.master, by))
+                where = endpoint.where_at(address)
             link = await reach(endpoint, socket_path, on_end, on_push, address)
-            link.address = address
+            link.address, link.where = address, where
             greeting = endpoint.greeting()
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)
