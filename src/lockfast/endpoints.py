@@ -193,6 +193,7 @@ def _from_url(url: str) -> Endpoint:
         from lockfast import sentinels
 
         return sentinels.read(url, _from_url)
+    _refuse_several(url)
     try:
         split = urlsplit(url)
         port = split.port
@@ -232,6 +233,20 @@ def _from_url(url: str) -> Endpoint:
             raise ValueError("a unix:// URL needs a path: unix:///path/to/socket?db=0")
         return Endpoint(path=path, **settings)
     return Endpoint(host=split.hostname or "localhost", port=port or 6379, **settings)
+
+
+def _refuse_several(url: str) -> None:
+    """Raise ValueError where commas stand behind the host: whoever writes them means more than one server."""
+    scheme, _, rest = url.partition("://")
+    if "," not in rest or SCHEMES.get(scheme.lower()) == "unix":
+        return
+    place = rest.partition("?")[0].rpartition("@")[2].rstrip()
+    if place.endswith(","):
+        raise ValueError("a comma ends the server's URL: name another server behind it, or leave the comma out")
+    if "," in place.partition("/")[0]:
+        raise ValueError(
+            "commas in the server's URL: each of several servers needs a whole URL, redis://a,redis://b,redis://c"
+        )
 
 
 def _from_client(client: Any) -> Endpoint:

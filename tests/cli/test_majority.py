@@ -95,6 +95,28 @@ def test_waiting_for_servers_that_do_not_count_yet_is_told(name: str) -> None:
     assert "held by" not in err
 
 
+def test_log_lines_are_said_as_everything_else_and_not_with_quiet(on_trio: Runs, trio: Masters, name: str) -> None:
+    loud = on_trio.holding(name, "--lease", "3s")
+    quiet = on_trio.holding(f"{name}|quiet", "-q", "--lease", "3s")
+    trio[0].pause()
+    trio[1].pause()
+    assert loud.error_line().startswith(f"lockfast: renewal of {name!r} failed, ")
+    trio.heal()
+    assert loud.error_line() == f"lockfast: renewal of {name!r} works again"
+    assert loud.end()[::2] == (0, "")
+    assert quiet.end()[::2] == (0, "")
+
+
+def test_even_number_of_servers_is_told_in_a_line(name: str) -> None:
+    with Masters(4, appendonly=True) as masters:
+        runs = Runs(LOCKFAST_URL=" ".join(masters.urls))
+        line = "lockfast: 4 servers bear no more failures than 3: name an odd number\n"
+        assert runs.end("run", name, "--", "true") == (0, "", line)
+        assert runs.end("ls", "--json") == (0, "[]\n", line)
+        assert runs.end("run", name, "-q", "--", "true") == (0, "", "")
+        runs.close()
+
+
 def test_lease_that_the_servers_do_not_allow_is_wrong_usage(on_trio: Runs, name: str) -> None:
     code, _, err = on_trio.end("run", name, "--lease", "5m", "--", "true")
     assert code == 64

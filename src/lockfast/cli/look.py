@@ -60,7 +60,7 @@ def waiting_for(name: str) -> int:
     from lockfast.cli.run import describe_holder
 
     try:
-        with connect(None) as client:
+        with connect(None, quiet=True) as client:  # `run` itself has said it
             snapshot = client.inspect(*parts_of(name))
     except LockfastError:
         return 0
