@@ -32,6 +32,30 @@ def test_commas_inside_one_url_are_its_own() -> None:
     assert isinstance(topologies.find("cluster://a:7000,b:7001"), Cluster)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("redis://a,b,c", "^commas in the server's URL: each of several servers needs a whole URL"),
+        ("redis://:topsecret@a:1,b:2,c:3/0", "^commas in the server's URL: each of several"),
+        ("redis://a,redis://:topsecret@b,", "^server 2 of 2: a comma ends the server's URL"),
+        ("redis://a,", "^a comma ends the server's URL"),
+        ("redis://a/0,", "^a comma ends the server's URL"),
+        ("redis://a,redis://b,c", "^server 2 of 2: commas in the server's URL"),
+        ("redis://a redis://:topsecret@b:port redis://c", "^server 2 of 3: the server's URL cannot be read"),
+    ],
+)
+def test_several_servers_that_are_written_wrongly_are_told_apart(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        topologies.find(text)
+    assert "topsecret" not in str(caught.value)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("url", ["unix:///tmp/a,b", "redis://:a,b@cache", "redis://cache?password=a,b,"])
+def test_commas_in_paths_and_passwords_stay(url: str) -> None:
+    assert isinstance(topologies.find(url), Endpoint)
+
+
 def test_several_servers_in_the_environment_are_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKFAST_URL", " ".join(THREE))
     assert isinstance(topologies.find(None), Quorum)
@@ -62,8 +86,10 @@ def test_settings_of_a_majority_are_refused_for_one_server(lockfast_of: type, op
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_lease": 0.5}, "at least 1 second"),
-        ({"max_lease": "long"}, "number of seconds"),
+        ({"max_lease": 0.5}, "^max_lease must be at least 1 second"),
+        ({"max_lease": 0}, "^max_lease must be at least 1 second, got 0"),
+        ({"max_lease": 1e6}, "^max_lease must be at most 604800 seconds"),
+        ({"max_lease": "2"}, "^max_lease must be a number of seconds"),
         ({"node_timeout": 0}, "between 0.005 and the timeout of 2"),
         ({"node_timeout": 3}, "between 0.005 and the timeout of 2"),
     ],

@@ -109,9 +109,13 @@ class Endpoint:
             return f"{'sentinels' if self.tls is not None else 'sentinel'}://{hosts}/{self.service}/{self.db}"
         return f"{'rediss' if self.tls is not None else 'redis'}://{self.host_and_port}/{self.db}"
 
+    def where_at(self, address: tuple[str, int] | None) -> str:
+        """The same of the server at an address that the sentinels have named, if they have: what fails is not them."""
+        return self.where if address is None else f"the master {_shown(*address)} that {self.where} names"
+
     @property
     def host_and_port(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return _shown(self.host, self.port)
 
     def greeting(self) -> list[tuple[str | Secret, ...]]:
         """The commands that a new connection starts with: account, database, and a name for CLIENT LIST."""
@@ -189,6 +193,7 @@ def _from_url(url: str) -> Endpoint:
         from lockfast import sentinels
 
         return sentinels.read(url, _from_url)
+    _refuse_several(url)
     try:
         split = urlsplit(url)
         port = split.port
@@ -228,6 +233,20 @@ def _from_url(url: str) -> Endpoint:
             raise ValueError("a unix:// URL needs a path: unix:///path/to/socket?db=0")
         return Endpoint(path=path, **settings)
     return Endpoint(host=split.hostname or "localhost", port=port or 6379, **settings)
+
+
+def _refuse_several(url: str) -> None:
+    """Raise ValueError where commas stand behind the host: whoever writes them means more than one server."""
+    scheme, _, rest = url.partition("://")
+    if "," not in rest or SCHEMES.get(scheme.lower()) == "unix":
+        return
+    place = rest.partition("?")[0].rpartition("@")[2].rstrip()
+    if place.endswith(","):
+        raise ValueError("a comma ends the server's URL: name another server behind it, or leave the comma out")
+    if "," in place.partition("/")[0]:
+        raise ValueError(
+            "commas in the server's URL: each of several servers needs a whole URL, redis://a,redis://b,redis://c"
+        )
 
 
 def _from_client(client: Any) -> Endpoint:
@@ -279,6 +298,10 @@ def account_of(given: dict[str, Any]) -> dict[str, Any]:
 def tls_of(given: dict[str, Any]) -> dict[str, Any]:
     """The TLS settings out of those of a client."""
     return {key: given[key] for key in (*TLS_OPTIONS, *TLS_CHECKS) if given.get(key) is not None}
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _truth(value: object) -> bool:

@@ -305,8 +305,14 @@ class GrantView(Generic[D]):
         self._hold.check()
 
 
+log_handlers: list[Callable[[], object]] = []  # make the handlers of `lockfast run`, when there is something to log
+
+
 def log() -> Any:
     """The library's logger, imported on first need: logging is a tenth of the start time of `lockfast run`."""
     import logging
 
-    return logging.getLogger("lockfast")
+    logger: Any = logging.getLogger("lockfast")
+    while log_handlers:
+        logger.addHandler(log_handlers.pop()())
+    return logger

@@ -145,10 +145,12 @@ def timeout_seconds(value: object) -> float:
 
 def max_lease_seconds(value: object) -> float:
     """The longest lease of a quorum: a second at least, for that is how servers count their uptime."""
-    max_lease_s = lease_seconds(value)
+    max_lease_s = seconds(value, "max_lease")
     if max_lease_s < 1:
         raise ValueError(f"max_lease must be at least 1 second, got {value!r}")
-    return max_lease_s
+    if max_lease_s > MAX_LEASE_S:
+        raise ValueError(f"max_lease must be at most {MAX_LEASE_S:.0f} seconds, got {value!r}")
+    return lease_seconds(max_lease_s)
 
 
 def node_timeout_seconds(value: object, is_local: bool, timeout_s: float) -> float:

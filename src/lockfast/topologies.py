@@ -119,7 +119,7 @@ def _quorum(servers: list[object]) -> Topology:
         raise ValueError("name at least one server")
     if len(servers) == 1:
         return find(servers[0])
-    found = [find(_named(server)) for server in servers]
+    found = [_one_of(servers, place) for place in range(len(servers))]
     nodes = tuple([node for node in found if type(node) is Endpoint and not node.sentinels])
     if len(nodes) < len(found):
         raise ValueError("a majority is of single servers: name no sentinel, cluster or list in it")
@@ -135,6 +135,13 @@ def _quorum(servers: list[object]) -> Topology:
             stacklevel=5,
         )
     return Quorum(nodes)
+
+
+def _one_of(servers: list[object], place: int) -> Topology:
+    try:
+        return find(_named(servers[place]))
+    except ValueError as error:
+        raise ValueError(f"server {place + 1} of {len(servers)}: {error}") from None  # whose frames have the URL
 
 
 def _named(server: object) -> object:

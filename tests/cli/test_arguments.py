@@ -68,6 +68,32 @@ def test_mistake_is_told_with_a_hint_and_ends_with_64(
 
 
 @pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host", "hint: mend --url: it takes redis://"),
+        ("redis://a,b,c", "hint: mend --url: it takes redis://"),
+        ("redis://a,redis://a,redis://b", "hint: mend --url"),
+        ("redis://a,redis://b", "hint: mend --url"),
+    ],
+)
+def test_forms_of_urls_are_named_only_where_that_helps(
+    url: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ls", "--url", url]) == 64
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert hint.startswith(words)
+    assert ("takes" in hint) == ("takes" in words)
+
+
+def test_hint_names_the_variable_where_the_url_is_from_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCKFAST_URL", "redis://a,redis://b")
+    assert main(["ls"]) == 64
+    assert capsys.readouterr().err.endswith("hint: mend LOCKFAST_URL\n")
+
+
+@pytest.mark.parametrize(
     "words", [["--help"], ["run", "--help"], ["ls", "-h"], ["break", "--help"], ["deadlocks", "--help"], []]
 )
 def test_help_goes_to_stdout(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,13 @@ import pytest
 
 from cli.processes import LOCKFAST
 from kit.servers import wait_until
+from lockfast.sync import Lockfast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cli.conftest import Runs
+    from kit.proxy import Proxy
     from kit.servers import FreshServer, Server
 
 pytestmark = pytest.mark.slow
@@ -59,6 +61,27 @@ def test_ls_is_a_table_of_what_is_held(alone: Runs) -> None:
     assert nightly[5:] == ["1", "the report"]
     names = [entry["name"] for entry in json.loads(alone.end("ls", "--json")[1])]
     assert names == ["cart|item:7", "nightly"]
+
+
+def test_ls_asks_for_each_name_once_and_for_all_of_them_together(
+    server: Server, proxy: Proxy, runs_on: Callable[[Server], Runs]
+) -> None:
+    names = [f"ls-{number}" for number in range(20)]
+    with Lockfast(server.url) as lf:
+        grants = [lf.lock(name).acquire() for name in names]
+        assert lf.names() == sorted((name,) for name in names)  # and the server knows the script from here on
+        held_back = proxy.when("EVALSHA").delay_reply()
+        listing = runs_on(server).start("ls", "--json", "--url", proxy.url)
+        proxy.wait_for("EVALSHA", count=len(names))
+        held_back.wait_hit()
+        held_back.let_go()
+        code, out, err = listing.end()
+        assert (code, err) == (0, "")
+        assert [entry["name"] for entry in json.loads(out)] == sorted(names)
+        assert [entry["holders"][0]["ticket"] for entry in json.loads(out)] == [
+            grant.ticket for _, grant in sorted(zip(names, grants, strict=True))
+        ]
+    assert len(proxy.seen("EVALSHA")) == len(names)
 
 
 def test_show_has_holder_and_waiters_in_order(runs: Runs, name: str) -> None:

@@ -208,6 +208,25 @@ def test_server_that_comes_back_in_time_costs_nothing(fresh_server: FreshServer,
     assert "lost" not in err
 
 
+def test_release_that_fails_tells_when_the_lock_is_free_again(
+    fresh_server: FreshServer, runs_on: RunsOn, name: str
+) -> None:
+    server = fresh_server()
+    runs = runs_on(server)
+    run = runs.start("run", name, "--lease", "6s", "--", "sh", "-c", "echo held; read line")
+    assert run.line() == "held"
+    asked_at = time.monotonic()
+    (holder,) = runs.shown(name)["holders"]
+    server.pause()
+    run.say("end\n")
+    line = run.error_line()
+    left_s = holder["lease_left"] - (time.monotonic() - asked_at)
+    told = re.match(rf"lockfast: could not release {name}, it is free again in at most (\d\.\d)s: ", line)
+    assert told is not None, line
+    assert left_s - 0.05 <= float(told[1]) <= 5.3, "a second has passed while it was tried"
+    assert run.end()[0] == 0
+
+
 def test_broken_lock_ends_the_command(runs: Runs, name: str) -> None:
     run = runs.holding(name, "--lease", "1s")
     assert runs.end("break", name, "--yes", "--reason", "it hung")[0] == 0

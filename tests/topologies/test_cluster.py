@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from kit.servers import wait_until
 from kit.sides import AsyncioSide
 from kit.transacting import transact
 from lockfast import errors
+from lockfast.cli.main import main
 from lockfast.drivers.slots import slot_of
 from lockfast.flows import deadlocks, detection
 
@@ -79,6 +81,22 @@ def test_queue_is_served_in_order_over_many_names(
     for one in waiting:
         one.result().release()
     assert lf.names() == []
+
+
+@pytest.mark.slow
+def test_command_line_lists_what_is_held_on_every_node(
+    cluster: Cluster, lf: Lockfast, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [cluster.name_on(node, name) for node in cluster.masters]
+    for node in cluster.masters:
+        node.command("FLUSHALL")  # names of other tests are looked at too
+    with lf.locks(*names):
+        lf.names()  # every node knows the script from here on
+        for node in cluster.masters:
+            node.reset_stats()
+        assert main(["ls", "--json", "--url", cluster.url]) == 0
+        assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == sorted(names)
+        assert sum(node.stats().get("evalsha", 0) for node in cluster.masters) == len(names), "one look at each"
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.servers import Server, free_port, wait_until
 from kit.small_shapes import SERVICE, OneSentinel
+from lockfast.cli.main import main
 from lockfast.errors import Refused, Unreachable
 from topologies.doctoring import look, pasted, the
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kit.quorum import Masters
+    from kit.servers import FreshServer
     from kit.sides import Side
 
 
@@ -57,6 +60,62 @@ def test_a_server_that_is_named_as_a_sentinel(side: Side, primary: Server, name:
         lf.lock(name).acquire(wait=5)
     assert f"or write redis://127.0.0.1:{primary.port}/2 for this server alone" in str(caught.value)
     assert caught.value.code == "SENTINEL"
+
+
+# The sentinel is well, and what it names is not.
+
+
+@pytest.fixture
+def named(fresh_server: FreshServer) -> Iterator[tuple[Server, str]]:
+    """A server that the test may break, and the URL of a sentinel that goes on naming it."""
+    server = fresh_server(requirepass="topsecret")
+    with OneSentinel(server) as sentinel:
+        yield server, f"sentinel://:topsecret@127.0.0.1:{sentinel.port}/{SERVICE}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("blow", "words"), [("kill9", r"cannot connect to {}: .Errno 111"), ("pause", r"(cannot connect to )?{}.* answer")]
+)
+def test_a_master_that_is_down_is_named_and_not_its_sentinels(
+    side: Side, named: tuple[Server, str], name: str, blow: str, words: str
+) -> None:
+    server, url = named
+    getattr(server, blow)()
+    with pytest.raises(Unreachable, match=words.format(told(server, url))) as caught:
+        side.client(url, timeout=0.5).lock(name).acquire(wait=0)
+    assert "topsecret" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_master_that_dies_later_is_named_and_not_its_sentinels(
+    side: Side, named: tuple[Server, str], name: str
+) -> None:
+    server, url = named
+    lf = side.client(url, timeout=0.5)
+    with lf.lock(name):
+        pass
+    server.pause()
+    with pytest.raises(Unreachable, match=told(server, url)):
+        lf.lock(name).acquire(wait=0)
+
+
+@pytest.mark.slow
+def test_command_line_tells_that_a_failover_may_be_under_way(
+    named: tuple[Server, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, url = named
+    server.kill9()
+    assert main(["ls", "--url", url]) == 69
+    said, hint = capsys.readouterr().err.splitlines()
+    assert re.search(told(server, url), said)
+    assert "topsecret" not in said
+    assert hint == "hint: a failover may be under way: try again in a moment, or name a longer --wait"
+
+
+def told(server: Server, url: str) -> str:
+    """How a master is called in messages, as a pattern."""
+    return re.escape(f"the master 127.0.0.1:{server.port} that {url.replace(':topsecret@', '')}/0 names")
 
 
 # What the doctor says.

@@ -292,7 +292,7 @@ class Lockfast:
         self._driver.enter()
         made = names.make(self._prefix, (name, *parts))
         found = await self._driver.look(lambda env: looking.inspect(made, env))
-        return max(found, key=lambda seen: (len(seen.holders), seen.queue_length))
+        return looking.fullest(found)
 
     async def deadlocks(self) -> tuple[Cycle, ...]:
         """Every deadlock of this server and prefix, one circle of waiters for each; empty if there is none.

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lockfast import names
-from lockfast.cli.talk import REFUSED, UNREACHABLE, USAGE, Failure
+from lockfast.cli.talk import REFUSED, UNREACHABLE, USAGE, Failure, say
 from lockfast.errors import LockfastError, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -20,15 +20,23 @@ def given_url(option: str | None) -> str | None:
     return option or os.environ.get("LOCKFAST_URL") or None
 
 
-def connect(option: str | None, *, timeout_s: float = 2.0, label: str | None = None) -> Lockfast:
-    """A client of the server that the user named, or of the embedded one."""
+def connect(option: str | None, *, timeout_s: float = 2.0, label: str | None = None, quiet: bool = False) -> Lockfast:
+    """A client of the server that the user named, or of the embedded one. quiet: leave out what is only advice."""
+    import warnings
+
     from lockfast.sync import Lockfast  # Late: a wrong argument should not pay for it.
 
     try:
-        return Lockfast(given_url(option), timeout=timeout_s, label=label)
+        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
+            client = Lockfast(given_url(option), timeout=timeout_s, label=label)
     except (ValueError, TypeError) as error:
-        advice = "--url and LOCKFAST_URL take redis://, rediss://, unix://, sentinel:// or cluster:// URLs"
+        advice = f"mend {'--url' if option else 'LOCKFAST_URL'}"
+        if "URL" in str(error):  # what is wrong with several of them is told with what to do
+            advice += ": it takes redis://, rediss://, unix://, sentinel:// or cluster:// URLs"
         raise Failure(USAGE, str(error), advice) from error
+    for warning in () if quiet else warned:
+        say(str(warning.message))
+    return client
 
 
 def parts_of(printed: str) -> tuple[str, ...]:
@@ -49,6 +57,8 @@ def failure(error: LockfastError, option: str | None) -> Failure:
             advice = "see `lockfast server status`; or name a server with --url or LOCKFAST_URL"
         elif "is not counted for another" in str(error):  # of a majority, and just started: see flows.fleet
             advice = "wait for as long, or name a longer --wait: they are up, and may have forgotten who holds what"
+        elif "the master " in str(error) and " that sentinel" in str(error):  # see Endpoint.where_at
+            advice = "a failover may be under way: try again in a moment, or name a longer --wait"
         else:
             advice = "is the server up, and is --url or LOCKFAST_URL right?"
         return Failure(UNREACHABLE, str(error), advice)

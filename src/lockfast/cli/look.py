@@ -20,13 +20,16 @@ LABEL_WIDTH = 60
 
 def ls(options: Namespace) -> int:
     """Every name with a holder or a waiter."""
+    from lockfast.flows import looking  # Late: a wrong argument should not pay for it.
+
     try:
         with connect(options.url) as client:
-            found = [(join(parts), client.inspect(*parts)) for parts in client.names()]
+            # One look at all of them, as names() takes it: rows that were asked for one after the other belong to
+            # different moments, and may show one holder twice.
+            found = client._driver.look(lambda env: looking.busy(client._prefix, env))
     except LockfastError as error:
         raise failure(error, options.url) from error
-    # Some have become free since their names were listed.
-    busy = [(name, one) for name, one in found if one.holders or one.waiters]
+    busy = [(join(parts), one) for parts, one in looking.merged(found).items()]
     if options.json:
         print_json([one.as_dict() | {"name": name} for name, one in busy])
     elif not busy:
@@ -57,7 +60,7 @@ def waiting_for(name: str) -> int:
     from lockfast.cli.run import describe_holder
 
     try:
-        with connect(None) as client:
+        with connect(None, quiet=True) as client:  # `run` itself has said it
             snapshot = client.inspect(*parts_of(name))
     except LockfastError:
         return 0

@@ -47,7 +47,8 @@ def run(options: Namespace) -> int:
         # a second try in between.
         timeout_s = max(min(2.0, options.lease / 6), 0.2)
         label = options.label or talk.shorten(" ".join(options.command), LABEL_LENGTH)
-        with connect(options.url, timeout_s=timeout_s, label=label) as client:
+        with connect(options.url, timeout_s=timeout_s, label=label, quiet=options.quiet) as client:
+            _say_log_lines(options)
             _refuse_nested(client, parts, options.name)
             _tell_embedded(options)
             grant = _take(client, parts, options, signals)
@@ -75,6 +76,23 @@ def _open_standard_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def _say_log_lines(options: Namespace) -> None:
+    """Have what the library logs said as all else is, and not with -q. Logging is imported only if it logs."""
+    from lockfast import grants
+
+    def handler() -> object:
+        import logging
+
+        class Said(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if not options.quiet:
+                    say(record.getMessage())
+
+        return Said()
+
+    grants.log_handlers.append(handler)
 
 
 def _refuse_nested(client: Lockfast, parts: tuple[str, ...], name: str) -> None:

@@ -268,6 +268,13 @@ class Supervisor:
             return str(error)
         except (Unreachable, Refused) as error:
             if not self._lost:
-                left = duration(self._grant.remaining)
+                left = duration(self._left_s())
                 say(f"could not release {self._options.name}, it is free again in at most {left}: {error}")
         return None
+
+    def _left_s(self) -> float:
+        """How long the server may keep it yet: the margin by which the deadline is early counts as well."""
+        from lockfast.flows.admission import MARGIN_RATIO, MARGIN_S  # long imported: it took the lock
+
+        margin_s: float = self._options.lease * (1 - MARGIN_RATIO) + MARGIN_S
+        return max(self._grant.deadline - now(), 0.0) + margin_s

@@ -114,20 +114,19 @@ class Asyncio:
         lane = self._line.link
         if lane is None or not lane.usable or env.replicas:
             return await self.run(admission.acquire(ask, ticket, wait_s, env))
-        answer: Any = None
-        error: BaseException | None = None
         by = sent + env.attempt_s
         bound, args = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket)
         try:
-            answer = await lane.ask(evalsha(bound, args), by)
+            answer: Any = await lane.ask(evalsha(bound, args), by)
             held = at_once(ask, answer, sent, env)
             if held is not None:
                 return held
             if type(answer) is ReplyError:
                 answer = await self._retold(lane, bound, args, by, answer)
+            first = [answer, None]
         except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-            error = struck
-        return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), [lane], (answer, error))
+            first = [None, struck]  # not in a local: drivers/threads.py says why
+        return await self._go_on(admission.acquire(ask, ticket, wait_s, env, sent), [lane], first)
 
     async def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
@@ -140,7 +139,6 @@ class Asyncio:
             await self.run(ending.finish(hold, keeper, env))
             return
         answer: Any = None
-        error: BaseException | None = None
         bound, args, by = hold.ask.leave, (hold.ticket,), moment + env.attempt_s
         swaps = swapping.is_due(hold, moment, env)
         try:
@@ -154,12 +152,13 @@ class Asyncio:
                 answer = await (lane.ask(PING + request, by, 1) if env.listening else lane.ask(request, by))
                 if type(answer) is ReplyError:
                     answer = await self._retold(lane, bound, args, by, answer)
+            first = [answer, None]
         except BaseException as struck:  # noqa: BLE001 - as above
-            error = struck
+            first = [None, struck]
         if answer == (SWAPPED if swaps else 1):
             ending.end(hold, True)
             return
-        await self._go_on(ending.finish(hold, keeper, env, swaps), [lane], (answer, error))
+        await self._go_on(ending.finish(hold, keeper, env, swaps), [lane], first)
 
     async def open(self, opening: Opening[R]) -> R:
         """Run a flow whose first request is sent from here in the same way."""
@@ -169,60 +168,63 @@ class Asyncio:
         lane = self._line.link
         if lane is None or not lane.usable:
             return await self.run(opening.flow())
-        answer: Any = None
-        error: BaseException | None = None
         try:
-            answer = await lane.ask(evalsha(call.bound, call.args), call.by)
+            answer: Any = await lane.ask(evalsha(call.bound, call.args), call.by)
             result = opening.settle(answer)
             if result is not None:
                 return result
             if type(answer) is ReplyError:
                 answer = await self._retold(lane, call.bound, call.args, call.by, answer)
+            first = [answer, None]
         except BaseException as struck:  # noqa: BLE001 - as above
-            error = struck
-        return await self._go_on(opening.flow(), [lane], (answer, error))
+            first = [None, struck]
+        return await self._go_on(opening.flow(), [lane], first)
 
     async def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. A cancelled task has its CancelledError thrown into the flow, so that it can undo."""
-        return await self._go_on(flow, [], None)
+        return await self._go_on(flow, [], [])
 
     async def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
         """What the flow that `make` returns finds: at each server, where there are several."""
         return [await self.run(make(self.env))]
 
-    async def _go_on(self, flow: Flow[R], lanes: list[Link], first: tuple[Any, BaseException | None] | None) -> R:
-        """Run a flow. first: what its first request came to, answer or error, if that has been sent already.
+    async def _go_on(self, flow: Flow[R], lanes: list[Link], first: list[Any]) -> R:
+        """Run a flow. first: what its first request came to, answer and error, if that has been sent already.
 
-        lanes: where its last request went out.
+        It is emptied, so that nobody has the error any more. lanes: where its last request went out.
         """
         answer: Any = None
         error: BaseException | None = None
         cancelled = False
-        while True:
-            try:
-                effect = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as stop:
-                result: R = stop.value
-                return result
-            answer = error = None
-            if first is not None:
-                (answer, error), first = first, None
-                cancelled = error is not None and not isinstance(error, Exception)
-                continue
-            try:
-                if type(effect) is not Call:
-                    answer = await self._perform(effect)
-                elif effect.behind:
-                    undoing = self._undo(effect, lanes)
-                    if not cancelled:  # who gave up by themselves can wait a moment until they have left
-                        await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
-                else:
-                    if self.closed:
-                        raise Misused("this client is closed")
-                    answer = await self._call(effect, lanes)
-            except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-                error = struck
-                cancelled = cancelled or not isinstance(struck, Exception)
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as stop:
+                    result: R = stop.value
+                    return result
+                answer = error = None
+                if first:
+                    answer, error = first
+                    first.clear()
+                    cancelled = error is not None and not isinstance(error, Exception)
+                    continue
+                try:
+                    if type(effect) is not Call:
+                        answer = await self._perform(effect)
+                    elif effect.behind:
+                        undoing = self._undo(effect, lanes)
+                        if not cancelled:  # who gave up by themselves can wait a moment until they have left
+                            await asyncio.wait([undoing], timeout=max(effect.by - now(), 0.0))
+                    else:
+                        if self.closed:
+                            raise Misused("this client is closed")
+                        answer = await self._call(effect, lanes)
+                except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
+                    error = struck
+                    cancelled = cancelled or not isinstance(struck, Exception)
+        finally:
+            error = None
 
     async def _call(self, call: Call, lanes: list[Link]) -> Any:
         """Run a script."""

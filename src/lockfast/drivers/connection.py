@@ -227,7 +227,6 @@ class _NoAnswer(Unreachable, TimeoutError):
 
 def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TICK_S) -> Connection:
     """A connection that is let in. Raises Unreachable(sent=False), or Refused when the account is turned down."""
-    where = endpoint.where
     scout: Scout | None = None
     address: tuple[str, int] | None = None
     if endpoint.sentinels:
@@ -235,6 +234,7 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
 
         scout = scout_of(endpoint)
         address = scout.master(by)
+    where = endpoint.where_at(address)
     try:
         sock = _open(endpoint, socket_path, address, by)
     except OSError as error:
@@ -242,7 +242,7 @@ def connect(endpoint: Endpoint, socket_path: str, by: float, tick_s: float = TIC
             _explain(endpoint, error)
         raise not_connected(error, where) from error
     connection = Connection(sock, endpoint, tick_s)
-    connection.address = address
+    connection.address, connection.where = address, where
     greeting = endpoint.greeting()
     try:
         connection.send(greet(greeting), len(greeting))
@@ -327,21 +327,24 @@ def _open(endpoint: Endpoint, socket_path: str, address: tuple[str, int] | None,
 def reach(host: str, port: int, by: float) -> socket.socket:
     """A TCP connection to the first of the host's addresses that answers. Leaves no socket behind if interrupted."""
     failure: OSError | None = None
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for place, (family, kind, protocol, _, address) in enumerate(found):
-        sock = socket.socket(family, kind, protocol)
-        try:  # the time is shared out: an address that is dead must not use up that of the others
-            sock.settimeout(max((by - now()) / (len(found) - place), LEAST_S))
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure or OSError(f"{host} has no address")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for place, (family, kind, protocol, _, address) in enumerate(found):
+            sock = socket.socket(family, kind, protocol)
+            try:  # the time is shared out: an address that is dead must not use up that of the others
+                sock.settimeout(max((by - now()) / (len(found) - place), LEAST_S))
+                sock.connect(address)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure or OSError(f"{host} has no address")
+    finally:
+        del failure  # its traceback leads here: see Threads.acquire
 
 
 def keep_alive(sock: socket.socket) -> None:

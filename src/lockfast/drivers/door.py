@@ -36,7 +36,10 @@ class Door:
     def revive(self, failure: Unreachable, by: float) -> None:
         """After a failure to connect: start the embedded server again if it had ended, else raise the failure."""
         if not self.endpoint.embedded or not isinstance(failure.__cause__, (ConnectionRefusedError, FileNotFoundError)):
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback leads here: see Threads.acquire
         self._attach().revive(wait_s=max(by - now(), 1.0))
 
     def close(self) -> None:

@@ -52,6 +52,8 @@ class Hub:
             if self._closed and subscribing.cancelled():
                 raise Misused("this client was closed while an acquire was waiting") from None
             raise
+        finally:
+            del subscribing  # it has the error whose traceback leads here: see Threads.acquire
 
     async def _subscribe(self, by: float) -> int:
         try:

@@ -49,6 +49,8 @@ class Line:
             if self.closed and linking.cancelled():
                 raise Misused("this client was closed while an acquire was waiting") from None
             raise
+        finally:
+            del linking  # it has the error whose traceback leads here: see Threads.acquire
 
     async def _make_link(self, by: float) -> Link:
         try:

@@ -144,7 +144,10 @@ class Link(asyncio.Protocol):
             sent = self.request(data, by)
         finally:
             self.plain = spoken  # for whatever other tasks send meanwhile
-        answer = await sent
+        try:
+            answer = await sent
+        finally:
+            del sent  # it may have an error whose traceback leads here: see Threads.acquire
         self.plain = self.endpoint.plain = knows_no_flags(answer)
         return await self.request(data, by) if self.plain else answer
 
@@ -309,8 +312,9 @@ async def connect(
         async with asyncio.timeout(max(by - now(), LEAST_S)):
             if scout is not None:
                 address = await in_thread(partial(scout.master, by))
+                where = endpoint.where_at(address)
             link = await reach(endpoint, socket_path, by, on_end, on_push, address)
-            link.address = address
+            link.address, link.where = address, where
             greeting = endpoint.greeting()
             replies = await link.request_many(greet(greeting), len(greeting), by)
         check_greeting(greeting, replies, where)

@@ -36,7 +36,10 @@ class Reply:
     def result(self) -> Any:
         """Asked for by the task before it goes on."""
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its traceback leads here: see Threads.acquire
         return self.value
 
     def settle(self, value: Any) -> None:
@@ -59,6 +62,8 @@ class Reply:
         self.is_done = True
         self._error = error
         self._loop.call_soon(self._wake, self, context=self._context)
+        # A link that was not answered keeps this for a minute; the task, and what it returned, is not to stay as long.
+        del self._wake, self._context
         return True
 
     def cancel(self, msg: object = None) -> bool:

@@ -73,6 +73,12 @@ class Scout:
     def master(self, by: float) -> Address:
         """Where the master is. Raises Unreachable(sent=False), or Refused when every sentinel says no."""
         failures: list[LockfastError] = []
+        try:
+            return self._find(by, failures)
+        finally:
+            failures.clear()  # their tracebacks lead here: see Threads.acquire
+
+    def _find(self, by: float, failures: list[LockfastError]) -> Address:
         heard: list[Answer] = []
         for sentinel in list(self._sentinels):
             try:
@@ -89,7 +95,7 @@ class Scout:
                 self._last = newest
             return newest.address
         if not heard:  # where one of them speaks in the other way the URL is wrong, whatever the rest do
-            failures = [reason for reason in failures if getattr(reason, "code", "") == "TLS"] or failures
+            failures[:] = [reason for reason in failures if getattr(reason, "code", "") == "TLS"] or failures
         words = "; ".join(str(reason) for reason in failures)
         if failures and not heard and all(isinstance(reason, Refused) for reason in failures):
             code = failures[0].code if isinstance(failures[0], Refused) else ""

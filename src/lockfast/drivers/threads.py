@@ -93,8 +93,6 @@ class Threads:
         if env.replicas:
             return self.run(admission.acquire(ask, ticket, wait_s, env))
         lane: Connection | None = None
-        answer: Any = None
-        error: BaseException | None = None
         sent = now()
         by = sent + env.attempt_s
         bound, args = ask.admit(env, wait_s), (env.seen.get(ask.name.shown, 0), ticket)
@@ -103,7 +101,7 @@ class Threads:
                 lane = self._free.pop()
             except IndexError:
                 lane = self._pool.dial(by)
-            answer = lane.call(evalsha(bound, args), by)
+            answer: Any = lane.call(evalsha(bound, args), by)
             held = at_once(ask, answer, sent, env)
             if held is not None:
                 answered, lane = lane, None  # in this order: what is in the pool may be another's already
@@ -111,10 +109,13 @@ class Threads:
                 if self.closed:  # as in Pool.give_back
                     self._pool.close_free()
                 return held
+            first = [answer, None]
         except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
-            error = struck
+            # Its traceback leads to this frame, and so to the grant that the caller is about to make: kept in a local,
+            # it would be a cycle, and nobody would notice when the grant is dropped. Who runs the flow empties this.
+            first = [None, struck]
         flow = admission.acquire(ask, ticket, wait_s, env, sent)
-        return self._follow(flow, Call(bound, args, by), lane, answer, error)
+        return self._follow(flow, Call(bound, args, by), lane, first)
 
     def release(self, hold: Hold) -> None:
         """Run ending.release, its first request from here as well."""
@@ -135,8 +136,6 @@ class Threads:
             self.run(ending.finish(hold, keeper, env))
             return
         lane: Connection | None = None
-        answer: Any = None
-        error: BaseException | None = None
         stood = False
         by = moment + env.attempt_s
         swaps = swapping.is_due(hold, moment, env)
@@ -146,7 +145,7 @@ class Threads:
             except IndexError:
                 lane = self._pool.dial(by)
             if swaps:
-                answer = lane.call(wire.swap(hold.ask.swap, hold.fence, hold.ticket), by)
+                answer: Any = lane.call(wire.swap(hold.ask.swap, hold.fence, hold.ticket), by)
                 stood = answer == SWAPPED
             else:
                 request = evalsha(hold.ask.leave, (hold.ticket,))
@@ -154,20 +153,21 @@ class Threads:
                 # before the receiver of a grant, so that the next holder is written to first.
                 answer = lane.call(PING + request, by, 2) if env.listening else lane.call(request, by)
                 stood = answer == 1
+            first = [answer, None]
             if stood:
                 answered, lane = lane, None
                 self._free.append(answered)
                 if self.closed:
                     self._pool.close_free()
         except BaseException as struck:  # noqa: BLE001 - as above
-            error = struck
+            first = [None, struck]
         if stood:
             ending.end(hold, True)
-            if error is not None:
-                raise error  # Ctrl-C, when all was done
+            if first[1] is not None:
+                raise first.pop()  # Ctrl-C, when all was done
             return
         call = None if swaps else Call(hold.ask.leave, (hold.ticket,), by)
-        self._follow(ending.finish(hold, keeper, env, swaps), call, lane, answer, error)
+        self._follow(ending.finish(hold, keeper, env, swaps), call, lane, first)
 
     def open(self, opening: Opening[R]) -> R:
         """Run a flow whose first request is sent from here in the same way."""
@@ -175,14 +175,12 @@ class Threads:
         if call is None:
             return self.run(opening.flow())
         lane: Connection | None = None
-        answer: Any = None
-        error: BaseException | None = None
         try:
             try:
                 lane = self._free.pop()
             except IndexError:
                 lane = self._pool.dial(call.by)
-            answer = lane.call(evalsha(call.bound, call.args), call.by)
+            answer: Any = lane.call(evalsha(call.bound, call.args), call.by)
             result = opening.settle(answer)
             if result is not None:
                 answered, lane = lane, None
@@ -190,45 +188,44 @@ class Threads:
                 if self.closed:
                     self._pool.close_free()
                 return result
+            first = [answer, None]
         except BaseException as struck:  # noqa: BLE001 - as above
-            error = struck
-        return self._follow(opening.flow(), call, lane, answer, error)
+            first = [None, struck]
+        return self._follow(opening.flow(), call, lane, first)
 
-    def _follow(
-        self, flow: Flow[R], call: Call | None, lane: Connection | None, answer: Any, error: BaseException | None
-    ) -> R:
+    def _follow(self, flow: Flow[R], call: Call | None, lane: Connection | None, first: list[Any]) -> R:
         """Run a flow whose first request has been sent, and came to this answer or error.
 
         call: that request, if it was a script. lane: where it was sent, unless that is in the pool again.
         """
         unanswered: list[Connection] = []
         try:
-            if lane is not None and error is None:
-                if type(answer) is ReplyError and call is not None:
-                    answer = self._retold(lane, call.bound, call.args, call.by, answer)
+            if lane is not None and first[1] is None:
+                if type(first[0]) is ReplyError and call is not None:
+                    first[0] = self._retold(lane, call.bound, call.args, call.by, first[0])
                 answered, lane = lane, None
                 self._pool.give_back(answered)
-                if type(answer) is ReplyError:
-                    error = self._refusal(answered, answer)
+                if type(first[0]) is ReplyError:
+                    first[1] = self._refusal(answered, first[0])
         except BaseException as struck:  # noqa: BLE001 - as above
-            error = struck
+            first[1] = struck
         if lane is not None:
             unanswered.append(lane)
             self._pool.close_free()  # the others go to the same server and most likely failed with it
-        return self._go_on(flow, unanswered, (answer, error))
+        return self._go_on(flow, unanswered, first)
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow to its end. What strikes in between (no answer, Ctrl-C) is thrown into it, so that it can undo."""
-        return self._go_on(flow, [], None)
+        return self._go_on(flow, [], [])
 
     def look(self, make: Callable[[Env], Flow[R]]) -> list[R]:
         """What the flow that `make` returns finds: at each server, where there are several."""
         return [self.run(make(self.env))]
 
-    def _go_on(self, flow: Flow[R], unanswered: list[Connection], first: tuple[Any, BaseException | None] | None) -> R:
-        """Run a flow. first: what its first request came to, answer or error, if that has been sent already.
+    def _go_on(self, flow: Flow[R], unanswered: list[Connection], first: list[Any]) -> R:
+        """Run a flow. first: what its first request came to, answer and error, if that has been sent already.
 
-        unanswered: where its requests went out without an answer.
+        It is emptied, so that nobody has the error any more. unanswered: where its requests went out without an answer.
         """
         answer: Any = None
         error: BaseException | None = None
@@ -246,8 +243,9 @@ class Threads:
                     answer, error = None, struck
                     continue
                 answer = error = None
-                if first is not None:
-                    (answer, error), first = first, None
+                if first:
+                    answer, error = first
+                    first.clear()
                     if type(effect) is Command or (type(effect) is Call and not effect.behind):
                         continue
                     answer = error = None  # interrupted before it began: this is its undo
@@ -261,6 +259,7 @@ class Threads:
                 except BaseException as struck:  # noqa: BLE001 - whatever it is, the flow decides, and raises it again
                     error = struck
         finally:
+            error = None  # as in acquire
             for connection in unanswered:
                 self._let_go(connection)
 

@@ -141,7 +141,7 @@ def check_master(reply: list[Any], where: str) -> None:
     role = told.get(b"role")
     if role != b"master":
         shown = role.decode(errors="replace") if isinstance(role, bytes) else "nothing known"
-        raise Unreachable(f"the master that a sentinel names for {where} is a {shown}", sent=False)
+        raise Unreachable(f"{where} is a {shown}", sent=False)
 
 
 def check_moved(replies: list[Any], where: str) -> None:

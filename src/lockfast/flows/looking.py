@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast import names, snapshots
 from lockfast.errors import NotHeld, Refused, Unreachable
 from lockfast.flows.admission import TOMBSTONE_MS
-from lockfast.flows.effects import Call, Command, backoff
+from lockfast.flows.effects import Call, CallMany, Command, backoff
 from lockfast.flows.scripts import INSPECT, LEAVE, Bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lockfast.flows.effects import Env, Flow
     from lockfast.names import Name
@@ -64,24 +64,62 @@ def in_use(prefix: str, env: Env) -> Flow[list[names.Parts]]:
 
 
 def busy(prefix: str, env: Env) -> Flow[dict[names.Parts, Snapshot]]:
-    """Every name with a holder or a waiter, by its parts, as it was when its turn came."""
+    """Every name with a holder or a waiter, by its parts, as it was when its turn came: one trip for a page of keys."""
     found: dict[names.Parts, Snapshot] = {}
     cursor = b"0"
     for _ in range(MAX_SCANS):
         scan = ("SCAN", cursor, "MATCH", names.scan_pattern(prefix), "COUNT", 500)
         cursor, keys = yield from _ask(partial(Command, scan), env)
+        page: dict[names.Parts, Name] = {}
         for key in keys:
             parts = names.parts_of_key(prefix, key.decode(errors="replace"))
             if parts is not None and parts not in found:
                 try:
-                    seen = yield from inspect(names.make(prefix, parts), env)
-                except (Refused, ValueError):
-                    continue  # somebody else's key under our prefix
-                if seen.holders or seen.waiters:
-                    found[parts] = seen
+                    page[parts] = names.make(prefix, parts)
+                except ValueError:
+                    continue  # somebody else's, too
+        found |= yield from _busy_of(page, env)
         if cursor == b"0":
             break
     return found
+
+
+def _busy_of(page: dict[names.Parts, Name], env: Env) -> Flow[dict[names.Parts, Snapshot]]:
+    """Of these names, those with a holder or a waiter."""
+    if not page:
+        return {}
+    bound = [Bound(INSPECT, name) for name in page.values()]
+
+    def attempt(by: float) -> Flow[list[Any]]:
+        replies: list[Any] = yield CallMany([Call(each, (snapshots.MAX_WAITERS,), by) for each in bound], by)
+        for reply in replies:  # in a cluster one of the slots may be on its way
+            if isinstance(reply, BaseException) and not isinstance(reply, Refused):
+                raise reply
+        return replies
+
+    replies = yield from patiently(attempt, env)
+    found: dict[names.Parts, Snapshot] = {}
+    for (parts, name), reply in zip(page.items(), replies, strict=True):
+        if isinstance(reply, Refused):
+            continue  # somebody else's key under our prefix
+        seen = snapshots.read(name, reply)
+        if seen.holders or seen.waiters:
+            found[parts] = seen
+    return found
+
+
+def merged(found: Iterable[dict[names.Parts, Snapshot]]) -> dict[names.Parts, Snapshot]:
+    """Every name that one of several servers knows, sorted, each as the one sees it that knows most of it."""
+    together: dict[names.Parts, list[Snapshot]] = {}
+    for one in found:
+        for parts, seen in one.items():
+            together.setdefault(parts, []).append(seen)
+    return {parts: fullest(together[parts]) for parts in sorted(together)}
+
+
+def fullest(found: Iterable[Snapshot]) -> Snapshot:
+    """Of what several servers say of a name, what the one says that knows most of it: waiters queue at one of them."""
+    return max(found, key=lambda seen: (len(seen.holders), seen.queue_length))
 
 
 def break_lock(name: Name, reason: str, env: Env) -> Flow[Snapshot]:
