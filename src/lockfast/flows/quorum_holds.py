@@ -30,13 +30,13 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     assert env.fleet is not None
     sent = env.now()
     places = env.fleet.ready(sent)
-    rounds = [_Renewal(hold, env, places, sent, hold.lease_ms, hold.ask.weight) for hold in due]
+    rounds = [_Renewal(hold, env, places, sent, hold.lease_ms) for hold in due]
     yield _scatter(rounds, places, sent, env, min(hold.deadline for hold in due))
     return [hold for hold, asked in zip(due, rounds, strict=True) if not asked.settle()]
 
 
-def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
-    """Renew one hold now, trying as long as it is sure. weight: as in renewal.extend.
+def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
+    """Renew one hold now, trying as long as it is sure.
 
     Raises LeaseLost, NotHeld, Unreachable, or ValueError for a lease that is longer than the quorum allows.
     """
@@ -49,7 +49,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
     while True:
         sent = env.now()
         places = env.fleet.ready(sent)
-        asked = _Renewal(hold, env, places, sent, lease_ms, weight or hold.ask.weight)
+        asked = _Renewal(hold, env, places, sent, lease_ms)
         yield _scatter([asked], places, sent, env, gives_up_at)
         if asked.settle():
             hold.check()
@@ -64,7 +64,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
 class _Renewal:
     """One renewal of one hold."""
 
-    def __init__(self, hold: Hold, env: Env, places: list[int], sent: float, lease_ms: int, weight: int) -> None:
+    def __init__(self, hold: Hold, env: Env, places: list[int], sent: float, lease_ms: int) -> None:
         assert env.fleet is not None
         assert hold.votes is not None
         self._hold = hold
@@ -72,12 +72,12 @@ class _Renewal:
         self._votes: Votes = hold.votes
         self.sent = sent
         self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
-        self._weight = weight
+        self._weight = hold.ask.weight  # a server that has not heard of a downgrade hears of it here
         self._had = [deadline > sent for deadline in hold.votes.deadlines]
         # Votes that were asked for, and may have been given: the answer was not waited for.
         self._doubtful = len([p for p, had in enumerate(self._had) if not had and hold.votes.is_owed(p)])
         self._round = Round(hold.votes, places, sent, self._lease_ms)
-        self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
+        self._least = hold.fence if self._weight == hold.ask.limit else 0
 
     def requests(self, lines: Sequence[object], env: Env, by: float) -> list[tuple[int, Call]]:
         votes, places = self._votes, self._round.places
