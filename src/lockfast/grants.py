@@ -56,6 +56,7 @@ class Hold:
     is_failing = False  # whether it was logged that renewals fail
     revoked = False  # its holder was asked to let go
     handed_on = False  # another process has it now
+    is_lowering = False  # a downgrade was asked for, and is not confirmed
     unchanged = True  # the server keeps what it wrote when it was granted, as far as this client has changed it
     votes: Votes | None = None  # where a majority of servers decides
 

@@ -356,8 +356,65 @@ def test_downgrade_that_was_not_confirmed_can_be_asked_for_again(
     assert held(lf, name) == {grant.ticket: "read"}
     grant.downgrade()
     grant.check()
+    with pytest.raises(Misused, match="writer"):
+        grant.downgrade()
     grant.release()
     assert held(lf, name) == {}
+
+
+def test_writer_whose_downgrade_was_not_answered_is_a_reader_from_then_on(
+    side: Side, proxy: Proxy, other: Lockfast, rw: Sides
+) -> None:
+    grant = rw.write(side.client(proxy.url, timeout=0.3)).acquire()
+    proxy.when("EVALSHA", times=None).drop_reply()
+    with pytest.raises(Unreachable):
+        grant.downgrade()
+    with rw.read(other, wait=0):  # the server has heard it: nobody may count on being the writer
+        assert _weight(grant) == asks.READER
+
+
+def test_downgrade_that_never_arrived_is_told_by_the_next_renewal(
+    side: Side, proxy: Proxy, lf: Lockfast, other: Lockfast, rw: Sides, name: str
+) -> None:
+    grant = rw.write(side.client(proxy.url, timeout=0.3), lease=2).acquire()
+    lost = proxy.when("EVALSHA", times=None).swallow_request()
+    with pytest.raises(Unreachable):
+        grant.downgrade()
+    assert held(lf, name) == {grant.ticket: "write"}, "the server has not heard it"
+    assert _weight(grant) == asks.READER
+    lost.cancel()
+    proxy.cut_all()
+    with rw.read(other, wait=PATIENCE_S):
+        grant.check()
+        assert list(held(lf, name).values()) == ["read", "read"]
+    grant.release()
+
+
+def test_downgrade_that_is_cancelled_makes_a_reader(
+    aside: AsyncioSide, server: Server, proxy: Proxy, name: str
+) -> None:
+    async def run() -> None:
+        async with AsyncioLockfast(proxy.url) as lf, AsyncioLockfast(server.url) as other:
+            grant = await lf.rwlock(name).write().acquire()
+            late = proxy.when("EVALSHA", containing=name).delay_reply()
+            downgrading = asyncio.create_task(grant.downgrade())
+            await asyncio.to_thread(late.wait_hit)
+            downgrading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await downgrading
+            async with other.rwlock(name, wait=PATIENCE_S).read():
+                assert _weight(grant) == asks.READER
+                grant.check()
+            late.let_go()
+            await grant.release()
+
+    aside.run(run())
+
+
+def _weight(grant: Any) -> int:
+    """What a grant of either side counts for."""
+    weight: int = getattr(grant, "twin_of", grant)._hold.ask.weight
+    return weight
 
 
 # From reader to writer

@@ -158,3 +158,17 @@ def test_busy_threads_keep_their_hold(server: Server, name: str) -> None:
             spinning.result()
         grant.check()
     side.close()
+
+
+def test_release_that_is_not_confirmed_holds_up_no_renewal(proxy: Proxy, side: Side, name: str) -> None:
+    """The keeper goes on with it, for the whole time-out each time; other holds have less time than that."""
+    lf = side.client(proxy.url)
+    kept = lf.lock(name, "kept", lease=1.2).acquire()
+    with lf.lock(name, "left", lease=8) as left:
+        leaving = proxy.when("EVALSHA", containing=left.ticket, times=None).cut_request()
+    leaving.wait_hit()
+    later = now() + 3
+    wait_until(lambda: kept.lost or kept.deadline > later)
+    kept.check()
+    leaving.cancel()
+    kept.release()

@@ -26,9 +26,9 @@ class Clock:
         return self.now_s
 
 
-def fleet_of(count: int, clock: Clock) -> Fleet:
+def fleet_of(count: int, clock: Clock, max_lease_s: float | None = MAX_LEASE_S) -> Fleet:
     nodes = [Node(f"s{i}", Env(clock.now, lambda: 0.5, 2.0)) for i in range(count)]
-    return Fleet(nodes, node_timeout_s=0.1, max_lease_s=MAX_LEASE_S)
+    return Fleet(nodes, node_timeout_s=0.1, max_lease_s=max_lease_s)
 
 
 @pytest.fixture
@@ -91,6 +91,18 @@ def test_a_mark_that_was_left_under_a_wrong_max_lease_is_judged_by_the_right_one
     assert wiped.short_s == 0
     later = told("a", uptime_s=4, lasts=True, server_us=NOON_US + 1_000_000, mark=wiped.new_mark or "")
     assert later.short_s == WAITS_S - 4
+
+
+def test_the_default_max_lease_is_offered_once_all_have_told_that_they_have_none_at_about_the_same_time(
+    clock: Clock,
+) -> None:
+    fleet = fleet_of(3, clock, max_lease_s=None)
+    blank = told("a", uptime_s=3)._replace(max_lease_ms=0)
+    for place, heard in ((0, 10.0), (1, 100.0), (2, 100.1)):
+        assert not fleet.introduce(place, blank, heard - 0.1, heard)
+        assert not fleet.offer_ms, "the first may have been told one since"
+    assert not fleet.introduce(0, blank, 100.1, 100.2)
+    assert fleet.offer_ms == 60_000
 
 
 def test_servers_are_judged_anew_when_another_max_lease_is_taken_over() -> None:

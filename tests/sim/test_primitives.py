@@ -80,10 +80,9 @@ def _downgrade(section: Section) -> Generator[Any, Any, None]:
     until = client.clock.true_at(hold.deadline)
     client.world.record("granted", weight=READER, limit=READERS, until=until, note="downgrade", **about)
     try:
-        yield Run(renewal.extend(hold, hold.lease_ms, client.env, READER))
+        yield Run(renewal.downgrade(hold, None, client.env))
     except Unreachable:
-        return  # a writer still, or a reader already: it acts as a reader
-    hold.ask = asks.read(hold.ask.name, hold.ask.lease_s)
+        return  # to the server a writer still, or a reader already: it acts as a reader
 
 
 class Resizes(runs._Caller):

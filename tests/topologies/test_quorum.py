@@ -457,7 +457,7 @@ def test_nothing_is_leaked_with_servers_down_and_frozen(side: Side, start_master
     masters[1].kill9()
     masters[3].pause()
     with no_leaks(grace_s=4):
-        lf = side.client(masters.urls, timeout=0.5)
+        lf = side.client(masters.urls, timeout=0.5, max_lease=60)
         for _ in range(3):
             with lf.lock(name):
                 pass

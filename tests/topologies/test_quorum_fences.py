@@ -32,7 +32,7 @@ def test_fences_grow_over_servers_whose_clocks_are_hours_apart(
     for out in ((3, 1), (0, 2), (3, 4), (1, 0), (3, 1), (2, 4), (3, 0)):
         for place in out:
             masters[place].pause()
-        with side.client(masters.urls).lock(name, wait=10) as grant:
+        with side.client(masters.urls, max_lease=60).lock(name, wait=10) as grant:
             fences.append(grant.fence)
         masters.heal()
         masters.wait_free(name)

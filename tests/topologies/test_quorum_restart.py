@@ -161,7 +161,7 @@ def test_a_server_that_kept_its_memory_counts_at_once_and_has_kept_its_vote(
     side: Side, start_masters: StartMasters, name: str
 ) -> None:
     masters = start_masters(3, appendonly=True)
-    lf, other = side.client(masters.urls), side.client(masters.urls)
+    lf, other = side.client(masters.urls, max_lease=60), side.client(masters.urls)
     masters[2].kill9()
     grant = lf.lock(name, lease=30).acquire()
     for place in (0, 1):

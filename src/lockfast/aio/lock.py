@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockfast import specs, templates
 from lockfast.drivers.aio import Asyncio
 from lockfast.errors import LockfastError, Misused, NotAcquired
-from lockfast.flows import asks, ending, renewal
+from lockfast.flows import ending, renewal
 from lockfast.grants import GrantView, Hold, log
 from lockfast.locks import UNSET, LockBase, Unset, one_server_only
 
@@ -207,16 +207,16 @@ class Grant(GrantView[Asyncio]):
     async def downgrade(self) -> None:
         """From the writer of a read/write lock to one of its readers, with nobody in between.
 
-        Raises Misused when this is no write, and what `extend` raises.
+        Raises Misused when this is no write, and what `extend` raises. Whatever is raised then, it only reads from here
+        on: others may be reading already. It may still keep them out until a renewal has told the server: call again,
+        or leave that to the next one.
         """
         hold = self._hold
-        if hold.ask.kind != "rwlock" or hold.ask.weight != hold.ask.limit:
+        if hold.ask.kind != "rwlock" or (hold.ask.weight != hold.ask.limit and not hold.is_lowering):
             raise Misused(f"{self.name!r}: only the writer of a read/write lock can become a reader")
         hold.check()
         self._driver.enter()
-        await self._driver.run(renewal.extend(hold, hold.lease_ms, self._driver.env, asks.READER))
-        hold.ask = asks.read(hold.ask.name, hold.ask.lease_s, hold.ask.grace_ms / 1000)
-        hold.by = asyncio.current_task()
+        await self._driver.run(renewal.downgrade(hold, asyncio.current_task(), self._driver.env))
 
     async def export(self) -> str:
         """A text by which another process goes on with this hold: `Lockfast.adopt(text)`. Here it is over, unreleased.

@@ -8,6 +8,7 @@ from lockfast.clock import now
 from lockfast.drivers import wire
 from lockfast.drivers.dialect import knows_no_flags, plain_text
 from lockfast.drivers.undelivered import packed
+from lockfast.flows.fleet import BLANK_S
 from lockfast.flows.introduction import greeting, marking, read_greeting
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def introducing(
                 raise failure  # without a mark it only waits for longer; one that is wrong must not stay
         if fleet.introduce(place, told, sent, heard):
             break
-        while fleet.offer_ms == offer_ms:
+        asks_again_at = heard + BLANK_S / 2  # what it told is not believed for long
+        while fleet.offer_ms == offer_ms and now() < asks_again_at:
             yield None
     missed = undelivered.take(place)
     if missed:

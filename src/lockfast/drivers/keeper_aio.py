@@ -1,4 +1,7 @@
-"""Keeps the holds of a client, for asyncio: a timer of the loop declares loss, renewals run in a task beside it."""
+"""Keeps the holds of a client, for asyncio: a timer of the loop declares loss, renewals run in tasks beside it.
+
+Releases that were not confirmed have a task of their own, so that no renewal waits for them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class Keeper:
         self._run = run
         self._alarm: asyncio.TimerHandle | None = None
         self._wakes_at = inf
-        self._worker: asyncio.Task[None] | None = None
+        self._workers: set[asyncio.Task[None]] = set()
+        self._finishing = False
         self._closed = False
 
     def note(self, hold: Hold) -> None:
@@ -67,23 +71,37 @@ class Keeper:
     def _look(self) -> None:
         self._alarm, self._wakes_at = None, inf
         due, wakes_at = self.ledger.look()
-        if (due or self.ledger.unconfirmed) and self._worker is None:
-            self._worker = asyncio.create_task(self._work(due), name="lockfast-renewals")
+        if self.ledger.begin(due):
+            self._beside(self._renew(due))
+        if self.ledger.unconfirmed and not self._finishing:
+            self._finishing = True
+            self._beside(self._finish_all())
         if self.ledger.holds or self.ledger.unconfirmed:
             self._look_at(wakes_at)
 
-    async def _work(self, due: list[Hold]) -> None:
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        worker = asyncio.create_task(work, name="lockfast-renewals")
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    async def _renew(self, due: list[Hold]) -> None:
         try:
-            if due:
-                await self._run(renew_all(due, self._env))
-            for hold in list(self.ledger.unconfirmed.values()):
-                await self._run(self.ledger.finish_one(hold, self._env))
+            await self._run(renew_all(due, self._env))
         except LockfastError:
-            pass  # told to each hold, or tried again at the next look
+            pass  # told to each hold
         finally:
-            self._worker = None
-        if due:
-            self._look_at(now())
+            self.ledger.end(due)
+        self._look_at(now())
+
+    async def _finish_all(self) -> None:
+        try:
+            for hold in list(self.ledger.unconfirmed.values()):
+                try:
+                    await self._run(self.ledger.finish_one(hold, self._env))
+                except LockfastError:
+                    pass  # tried again at the next look; others may be luckier
+        finally:
+            self._finishing = False
 
     async def close(self) -> None:
         """Stop looking; nothing is renewed after this."""
@@ -91,6 +109,8 @@ class Keeper:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.wait([self._worker])
+        workers = list(self._workers)
+        for worker in workers:
+            worker.cancel()
+        if workers:
+            await asyncio.wait(workers)

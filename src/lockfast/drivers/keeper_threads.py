@@ -1,8 +1,9 @@
 """Keeps the holds of a client, for threads: a timer that never waits on I/O, and renewals beside it.
 
 The timer thread declares loss at the local deadline, before the server could let another in, and starts the renewals
-that are due, all of them in one trip, in a thread of their own. It is started with the first hold that needs it and
-ends by itself when there has been nothing to keep for a while.
+that are due, all of them in one trip, in a thread of their own. Releases that were not confirmed have another, so that
+no renewal waits for them. The timer is started with the first hold that needs it and ends by itself when there has been
+nothing to keep for a while.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Keeper:
         self._env = env
         self._run = run
         self._timer: threading.Thread | None = None
-        self._worker: threading.Thread | None = None
-        self._working = False
+        self._workers: list[threading.Thread] = []
+        self._finishing = False
         self._condition = threading.Condition()
         self._wakes_at = inf  # when the timer will look again by itself; inf while it is not asleep, or ended
         self._poked = False
@@ -66,14 +67,14 @@ class Keeper:
         self._poke()
 
     def close(self) -> None:
-        """End the timer and wait for both threads; nothing is renewed after this."""
+        """End the timer and wait for all threads; nothing is renewed after this."""
         with self._condition:
             self._closed = True
             self._condition.notify()
-            threads = [self._timer, self._worker]
-        for thread in threads:
-            if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-                thread.join()
+            timer = self._timer
+        _join(timer)
+        for worker in self._workers:  # no more are started, without a timer
+            _join(worker)
 
     def _poke(self) -> None:
         with self._condition:
@@ -94,10 +95,11 @@ class Keeper:
                 # What is watched from here on is either seen by this look or pokes.
                 self._wakes_at, self._poked = inf, False
             due, wakes_at = self.ledger.look()
-            if (due or self.ledger.unconfirmed) and not self._working:
-                self._working = True
-                self._worker = threading.Thread(target=self._work, args=(due,), name="lockfast-renewals", daemon=True)
-                self._worker.start()
+            if self.ledger.begin(due):
+                self._beside(self._renew, due)
+            if self.ledger.unconfirmed and not self._finishing:
+                self._finishing = True
+                self._beside(self._finish_all)
             idle_looks = 0 if self.ledger.holds or self.ledger.unconfirmed else idle_looks + 1
             with self._condition:
                 if self._closed or (idle_looks > IDLE_LOOKS and not self._poked):
@@ -109,17 +111,34 @@ class Keeper:
                     if sleep_s > 0:
                         self._condition.wait(sleep_s)
 
-    def _work(self, due: list[Hold]) -> None:
-        """Everything that waits on I/O; the timer goes on beside it."""
+    def _beside(self, work: Callable[..., None], *args: Any) -> None:
+        """Run what waits on I/O; the timer goes on beside it."""
+        worker = threading.Thread(target=work, args=args, name="lockfast-renewals", daemon=True)
+        worker.start()
+        self._workers = [*[other for other in self._workers if other.is_alive()], worker]
+
+    def _renew(self, due: list[Hold]) -> None:
         try:
-            if due:
-                self._run(renew_all(due, self._env))
-            for hold in list(self.ledger.unconfirmed.values()):
-                if not self._closed:
-                    self._run(self.ledger.finish_one(hold, self._env))
+            self._run(renew_all(due, self._env))
         except LockfastError:
-            pass  # told to each hold, or tried again at the next look
+            pass  # told to each hold
         finally:
-            self._working = False
-        if due:
-            self._poke()
+            self.ledger.end(due)
+        self._poke()
+
+    def _finish_all(self) -> None:
+        try:
+            for hold in list(self.ledger.unconfirmed.values()):
+                if self._closed:
+                    return
+                try:
+                    self._run(self.ledger.finish_one(hold, self._env))
+                except LockfastError:
+                    pass  # tried again at the next look; others may be luckier
+        finally:
+            self._finishing = False
+
+
+def _join(thread: threading.Thread | None) -> None:
+    if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+        thread.join()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # A keeper looks at least this often while something is held: threads and loops sleep on a clock that stops during
 # suspend, and must notice soon after it that a deadline has passed meanwhile.
 LOOK_S = 1.0
+MOST_TRIPS = 2  # renewals under way at once: one that waits for a server that hangs, and one for all others
 
 
 class Ledger:
@@ -27,9 +28,11 @@ class Ledger:
         self._now = now
         self.holds: dict[str, Hold] = {}
         self.unconfirmed: dict[str, Hold] = {}
+        self._trips: list[list[Hold]] = []  # what is being renewed
 
     def look(self) -> tuple[list[Hold], float]:
         """Declare what is lost. Returns the holds that are due for renewal, and when to look again."""
+        renewing = {hold.ticket for trip in list(self._trips) for hold in trip}
         wakes_at = inf
         moment = self._now()
         due: list[Hold] = []
@@ -44,11 +47,23 @@ class Ledger:
             elif not hold.renews:
                 wakes_at = min(wakes_at, hold.deadline)
             elif moment >= hold.renew_at:
-                due.append(hold)
+                if hold.ticket not in renewing:
+                    due.append(hold)
                 wakes_at = min(wakes_at, hold.deadline)
             else:
                 wakes_at = min(wakes_at, hold.deadline, hold.renew_at)
         return due, wakes_at
+
+    def begin(self, due: list[Hold]) -> bool:
+        """Whether these are to be renewed now, or when one of the trips that are under way has ended."""
+        if not due or len(self._trips) >= MOST_TRIPS:
+            return False
+        self._trips.append(due)
+        return True
+
+    def end(self, due: list[Hold]) -> None:
+        """Their renewal has ended."""
+        self._trips.remove(due)
 
     def _give_up(self, hold: Hold) -> None:
         """The grant was garbage-collected: give it back rather than renew it for ever."""

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 MAX_LEAD_US = 500_000  # how far a proposal may be ahead of the server's clock
 ASKS_AGAIN_S = 0.005  # how often one that has no max_lease stored looks whether the others have told it
-NOT_AGREED = "it has no max_lease stored, and too few others answer to know whether that is so everywhere"
+BLANK_S = 5.0  # how far apart servers may have told that they have none, and still be believed together
+NOT_AGREED = (
+    "it has no max_lease stored, and not all others have told whether they have one: "
+    "name max_lease, the one that this quorum has had if it is not new"
+)
 PROBE_S = 0.5  # how often one that did not answer is looked at
 DOUBTS_S = 1.0  # how long it is believed that the servers cannot work together
 RATE = 1.01  # how much faster than ours a server's clock may be
@@ -98,7 +102,7 @@ class Fleet:
         self.grants = 0  # and how often that came to a hold
         self._is_chosen = max_lease_s is not None  # whether the caller named max_lease
         self._is_agreed = False  # whether a server has told what it is
-        self._blank: set[int] = set()  # servers that have none stored
+        self._blank: dict[int, float] = {}  # servers that have none stored, and when they told so
         self.closing = False  # nobody is let in any more
         self._troubles: dict[int, tuple[str, str]] = {}  # servers that keep all from working: words, and a code
         self._in_doubt: set[int] = set()  # those that are asked anew, as that may have been mended
@@ -114,11 +118,16 @@ class Fleet:
     def offer_ms(self) -> int:
         """The max_lease to store on a server that has none; 0 as long as it is not known.
 
-        A client that names none takes the one that is stored. It stores its own only if a majority has none: a server
-        that was restarted empty must not be told another than its peers have.
+        A client that names none takes the one that is stored. It stores the default only if all have told that they
+        have none: a majority may have restarted empty, and count too soon by it, while leases stand that were voted for
+        under a longer one, which only a server that is silent remembers.
         """
-        is_known = self._is_chosen or self._is_agreed or len(self._blank) >= self.majority
-        return self.max_lease_ms if is_known else 0
+        return self.max_lease_ms if self._is_chosen or self._is_agreed or self._is_new() else 0
+
+    def _is_new(self) -> bool:
+        """Whether no server has a max_lease stored, as far as can be known. What was told long ago says nothing."""
+        told_at = list(self._blank.values())
+        return len(told_at) == len(self.nodes) and max(told_at) - min(told_at) < BLANK_S
 
     def introduce(self, place: int, told: Introduction, sent: float, heard: float) -> bool:
         """A server has introduced itself on a new connection, by commands sent at `sent` and answered at `heard`.
@@ -128,7 +137,7 @@ class Fleet:
         """
         node = self.nodes[place]
         if not told.max_lease_ms:
-            self._blank.add(place)
+            self._blank[place] = heard
             return False
         self._in_doubt.discard(place)
         is_back = told.run_id in node.runs and told.run_id != node.run_id
@@ -164,7 +173,7 @@ class Fleet:
             for other in self.nodes:
                 other.counts_at = inf  # it was judged by another one
         self._is_agreed = True
-        self._blank.discard(place)
+        self._blank.pop(place, None)
         if node.run_id != told.run_id or node.counts_at == inf:
             # One that was left and comes back (or whose words come late): others may have voted here in between.
             short_s = self.max_lease_s if is_back else told.short_s

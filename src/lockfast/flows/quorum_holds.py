@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockfast.errors import LockfastError, Unreachable
+from lockfast.errors import LockfastError, Refused, Unreachable
 from lockfast.flows import renewal
 from lockfast.flows.effects import Scatter, backoff
 from lockfast.flows.votes import Round
@@ -30,13 +30,13 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     assert env.fleet is not None
     sent = env.now()
     places = env.fleet.ready(sent)
-    rounds = [_Renewal(hold, env, places, sent, hold.lease_ms, hold.ask.weight) for hold in due]
+    rounds = [_Renewal(hold, env, places, sent, hold.lease_ms) for hold in due]
     yield _scatter(rounds, places, sent, env, min(hold.deadline for hold in due))
     return [hold for hold, asked in zip(due, rounds, strict=True) if not asked.settle()]
 
 
-def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
-    """Renew one hold now, trying as long as it is sure. weight: as in renewal.extend.
+def extend(hold: Hold, lease_ms: int, env: Env) -> Flow[None]:
+    """Renew one hold now, trying as long as it is sure.
 
     Raises LeaseLost, NotHeld, Unreachable, or ValueError for a lease that is longer than the quorum allows.
     """
@@ -49,7 +49,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
     while True:
         sent = env.now()
         places = env.fleet.ready(sent)
-        asked = _Renewal(hold, env, places, sent, lease_ms, weight or hold.ask.weight)
+        asked = _Renewal(hold, env, places, sent, lease_ms)
         yield _scatter([asked], places, sent, env, gives_up_at)
         if asked.settle():
             hold.check()
@@ -64,7 +64,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int) -> Flow[None]:
 class _Renewal:
     """One renewal of one hold."""
 
-    def __init__(self, hold: Hold, env: Env, places: list[int], sent: float, lease_ms: int, weight: int) -> None:
+    def __init__(self, hold: Hold, env: Env, places: list[int], sent: float, lease_ms: int) -> None:
         assert env.fleet is not None
         assert hold.votes is not None
         self._hold = hold
@@ -72,12 +72,13 @@ class _Renewal:
         self._votes: Votes = hold.votes
         self.sent = sent
         self._lease_ms = lease_ms if hold.max_hold_s is None else renewal.bounded(lease_ms, hold.ends_at - sent)
-        self._weight = weight
+        self._weight = hold.ask.weight  # a server that has not heard of a downgrade hears of it here
         self._had = [deadline > sent for deadline in hold.votes.deadlines]
         # Votes that were asked for, and may have been given: the answer was not waited for.
         self._doubtful = len([p for p, had in enumerate(self._had) if not had and hold.votes.is_owed(p)])
         self._round = Round(hold.votes, places, sent, self._lease_ms)
-        self._least = hold.fence if hold.ask.weight == hold.ask.limit else 0
+        self._least = hold.fence if self._weight == hold.ask.limit else 0
+        self._worked: bool | None = None  # what `settle` has told, once it has
 
     def requests(self, lines: Sequence[object], env: Env, by: float) -> list[tuple[int, Call]]:
         votes, places = self._votes, self._round.places
@@ -90,9 +91,17 @@ class _Renewal:
 
     def hear(self, index: int, reply: Any) -> None:
         self._round.hear(index, reply)
+        # Not at the end of the trip: others in it may be waited for until this hold's own deadline.
+        if self._worked is None and self._hold.state is HELD and self.is_decided():
+            self.settle()
 
     def is_decided(self) -> bool:
-        return self._hold.state is not HELD or self._said_yes() >= self._fleet.majority or self._is_gone()
+        return (
+            self._worked is not None
+            or self._hold.state is not HELD
+            or self._said_yes() >= self._fleet.majority
+            or self._is_gone()
+        )
 
     def _said_yes(self) -> int:
         replies, fleet = self._round.replies, self._fleet
@@ -126,7 +135,12 @@ class _Renewal:
         return dict(enumerate(self._round.replies))
 
     def settle(self) -> bool:
-        """Tell the hold what came of it. False when too few have answered."""
+        """Tell the hold what came of it, once. False when too few have answered."""
+        if self._worked is None:
+            self._worked = self._settle()
+        return self._worked
+
+    def _settle(self) -> bool:
         hold, votes = self._hold, self._votes
         if self._is_gone():
             hold.lose(LOST)
@@ -162,7 +176,8 @@ def _scatter(rounds: list[_Renewal], places: list[int], sent: float, env: Env, g
 def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = None) -> Flow[bool]:
     """Take all votes back. True when a majority stood until now; the rest is as for admission.leave.
 
-    It is done when those that are free of it are a majority: then the next one can be let in.
+    It is done when those that are free of it are a majority: then the next one can be let in. Raises Refused when too
+    many refuse for that.
     """
     votes, fleet = hold.votes, env.fleet
     assert votes is not None
@@ -181,7 +196,8 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
     while True:
         by = min(moment + min(max(fleet.node_timeout_s, 0.05) * 2**failures, env.attempt_s), gives_up_at)
         missing = [place for place in places if place not in found] if found else places
-        leaving = _Leaving(votes, missing, by, fleet.majority - elsewhere - len(found))
+        needed = fleet.majority - elsewhere - len(found)
+        leaving = _Leaving(votes, missing, by, needed)
         yield Scatter(missing, leaving.make, by, leaving.hear, leaving.enough, behind=True)
         heard = dict(leaving.heard)  # late ones do not count: what came of it is decided here
         for place, reply in heard.items():
@@ -192,6 +208,9 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
         if elsewhere + len(found) >= fleet.majority:
             gone = len([reply for reply in found.values() if reply != 1])
             return len(places) - gone >= fleet.majority or sent_before
+        refusals = [reply for reply in heard.values() if isinstance(reply, Refused)]
+        if len(missing) - len(refusals) < needed:
+            raise refusals[0]  # they would say the same again: who waits, waits in vain
         # Who has not answered in time may have done it: asked once more, it finds nothing, which is no loss.
         sent_before = sent_before or len(heard) < len(missing)
         failures += 1
@@ -204,16 +223,16 @@ def leave(hold: Hold, env: Env, sent_before: bool, patience_s: float | None = No
 
 
 class _Leaving:
-    """Requests that take votes back, until so many servers have confirmed it."""
+    """Requests that take votes back, until so many servers have confirmed it, or too many have refused."""
 
-    __slots__ = ("_answers", "_by", "_needed", "_places", "_votes", "heard")
+    __slots__ = ("_answers", "_by", "_needed", "_places", "_refusals", "_votes", "heard")
 
     def __init__(self, votes: Votes, places: list[int], by: float, needed: int) -> None:
         self._votes = votes
         self._places = places
         self._by = by
         self._needed = needed
-        self._answers = 0
+        self._answers = self._refusals = 0
         self.heard: dict[int, Any] = {}  # by server: an answer, or the error that it came to
 
     def make(self, lines: Sequence[object]) -> list[tuple[int, Call]]:
@@ -223,6 +242,8 @@ class _Leaving:
         self.heard[self._places[index]] = reply
         if not isinstance(reply, BaseException):
             self._answers += 1
+        elif isinstance(reply, Refused):
+            self._refusals += 1
 
     def enough(self) -> bool:
-        return self._answers >= self._needed
+        return self._answers >= self._needed or len(self._places) - self._refusals < self._needed

@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from lockfast.errors import LockfastError, Refused, Unreachable
+from lockfast.flows import asks
 from lockfast.flows.admission import MARGIN_RATIO, MARGIN_S, deadline_of
 from lockfast.flows.copying import copies, shortage
 from lockfast.flows.effects import Call, CallMany, backoff
@@ -55,16 +56,28 @@ def renew_all(due: list[Hold], env: Env) -> Flow[list[Hold]]:
     return unanswered
 
 
-def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: str = "") -> Flow[None]:
+def downgrade(hold: Hold, by: object, env: Env) -> Flow[None]:
+    """Make a writer a reader, with nobody in between, in the thread or task `by`. Raises what `extend` raises.
+
+    It counts as a reader before anybody is asked: a server may have let other readers in though its answer was lost, or
+    not waited for. Servers that have not heard of it are told by the next renewal.
+    """
+    hold.by = by
+    hold.ask = asks.read(hold.ask.name, hold.ask.lease_s, hold.ask.grace_ms / 1000)
+    hold.is_lowering = True
+    yield from extend(hold, hold.lease_ms, env)
+    hold.is_lowering = False
+
+
+def extend(hold: Hold, lease_ms: int, env: Env, heir: str = "") -> Flow[None]:
     """Renew one hold now, trying as long as it is sure. Raises LeaseLost, NotHeld, Unreachable, Refused.
 
-    weight: what it holds of the limit from now on, if less than before; the rest goes to whoever waits for it.
     heir: the ticket that has the hold from now on.
     """
     if env.fleet is not None:
         from lockfast.flows import quorum_holds
 
-        yield from quorum_holds.extend(hold, lease_ms, env, weight)
+        yield from quorum_holds.extend(hold, lease_ms, env)
         return
     hold.check()
     hold.lease_ms = lease_ms
@@ -76,7 +89,7 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: st
         by = min(sent + env.attempt_s, gives_up_at)
         wanted = copies(env.replicas, by - sent, lease_ms)
         try:
-            renew = call(hold, sent, by, weight, heir)
+            renew = call(hold, sent, by, heir)
             renew.copies = wanted
             reply = yield renew
             (code, ms), copied = (reply, 0) if wanted is None else reply
@@ -96,12 +109,15 @@ def extend(hold: Hold, lease_ms: int, env: Env, weight: int = AS_IT_IS, heir: st
         return
 
 
-def call(hold: Hold, moment: float, by: float, weight: int = AS_IT_IS, heir: str = "") -> Call:
-    """The request that renews a hold: for its lease, or for what is left of the time that it may last in all."""
+def call(hold: Hold, moment: float, by: float, heir: str = "") -> Call:
+    """The request that renews a hold: for its lease, or for what is left of the time that it may last in all.
+
+    It names the weight, for a server that has not heard of a downgrade: what is more than that goes to whoever waits.
+    """
     lease_ms = hold.lease_ms
     if hold.max_hold_s is not None:
         lease_ms = bounded(lease_ms, hold.ends_at - moment)
-    bound = Bound(RENEW, hold.ask.name, (lease_ms + hold.ask.grace_ms, weight, heir))
+    bound = Bound(RENEW, hold.ask.name, (lease_ms + hold.ask.grace_ms, hold.ask.weight, heir))
     return Call(bound, (hold.fence, hold.ticket), by)
 
 

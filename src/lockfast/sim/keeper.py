@@ -1,7 +1,7 @@
 """Keeps the holds of a simulated client, as drivers/keeper_threads.py and keeper_aio.py do.
 
 The ledger and the renewal are the shipped ones. A timer declares loss at the local deadline and waits for no I/O;
-renewals and releases that were not confirmed run in a task beside it.
+renewals, and releases that were not confirmed, run in tasks beside it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Keeper:
         self._client = client
         self._alarm: Timer | None = None
         self._wakes_at = inf
-        self._working = False
+        self._finishing = False
 
     def note(self, hold: Hold) -> None:
         """Remember a hold that nobody asked to have renewed or watched."""
@@ -68,22 +68,27 @@ class Keeper:
     def _look(self) -> None:
         self._alarm, self._wakes_at = None, inf
         due, wakes_at = self.ledger.look()
-        if (due or self.ledger.unconfirmed) and not self._working:
-            self._working = True
-            Task(self._client, self._work(due), "renewals")
+        if self.ledger.begin(due):
+            Task(self._client, self._renew(due), "renewals")
+        if self.ledger.unconfirmed and not self._finishing:
+            self._finishing = True
+            Task(self._client, self._finish_all(), "releases")
         if self.ledger.holds or self.ledger.unconfirmed:
             self._look_at(wakes_at)
 
-    def _work(self, due: list[Hold]) -> Steps[None]:
-        """Everything that waits on I/O; the timer goes on beside it."""
-        env, run = self._client.env, self._client.runner.run
+    def _renew(self, due: list[Hold]) -> Steps[None]:
+        """What waits on I/O; the timer goes on beside it."""
         try:
-            if due:
-                yield from run(renewal.renew_all(due, env))
-            for hold in list(self.ledger.unconfirmed.values()):
-                yield from run(self.ledger.finish_one(hold, env))
+            yield from self._client.runner.run(renewal.renew_all(due, self._client.env))
         except LockfastError:
-            pass  # told to each hold, or tried again at the next look
-        self._working = False
-        if due:
-            self._look_at(self._client.shown())
+            pass  # told to each hold
+        self.ledger.end(due)
+        self._look_at(self._client.shown())
+
+    def _finish_all(self) -> Steps[None]:
+        for hold in list(self.ledger.unconfirmed.values()):
+            try:
+                yield from self._client.runner.run(self.ledger.finish_one(hold, self._client.env))
+            except LockfastError:
+                pass  # tried again at the next look; others may be luckier
+        self._finishing = False

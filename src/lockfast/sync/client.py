@@ -48,9 +48,10 @@ class Lockfast:
     replicas: how many replicas must have every grant and renewal before it counts; with too few an acquire raises
         Refused. It makes losing a hold in a failover unlikely, not impossible: docs/topologies/sentinel.md.
     max_lease: for a majority of several servers, the longest lease that any client of them may ask for, the same
-        everywhere; the servers keep it (60 unless named). One that restarts without its memory is not counted for that
-        long. node_timeout: how long one of them may take to answer before the others are asked without it; 0.05 where
-        all are on this host, else 0.25.
+        everywhere; the servers keep it (60 unless named; as long as they have none, that takes all of them to answer).
+        One that restarts without its memory is not counted for that long.
+    node_timeout: how long one of them may take to answer before the others are asked without it; 0.05 where all are on
+        this host, else 0.25.
 
     Nothing is connected before the first use. `close()` gives back what is still held.
     """
