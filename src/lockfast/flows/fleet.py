@@ -304,7 +304,7 @@ class Fleet:
         for place, node in enumerate(self.nodes):
             words = node.why_down
             if not words and node.counts_at == inf:  # never met, or to be judged anew
-                words = "no answer yet"
+                words = NOT_AGREED if place in self._blank else "no answer yet"
             elif not words and node.counts_at > moment:
                 words = (
                     f"started less than max_lease ({self.max_lease_s:g} s) ago, cannot show that it kept its memory, "
