@@ -40,7 +40,8 @@ class Agent:
         return grant
 
     def begin(self, lock: Any, **options: Any) -> Future[Any]:
-        """Begin an acquire; its outcome is in the future."""
+        """Begin an acquire; its outcome is in the future. Whoever has begun before is older by a server's clock."""
+        threading.Event().wait(0.003)  # that has milliseconds
         outcome: Future[Any] = Future()
         self._order((lock, options, outcome))
         return outcome
