@@ -77,8 +77,9 @@ def test_cancelled_while_it_takes_its_votes_back_it_still_does(proxied_trio: Pro
     yes, no, lost = proxied_trio.proxies
     with side.client(masters.urls[1]).lock(name, lease=30):  # one server says no
         lf: Any = side.client(proxied_trio.urls, timeout=20, node_timeout=10)
-        with lf.lock(f"{name}-warm"):
+        with lf.lock("warm-up"):  # a name that has not this one in it
             pass
+        masters.wait_free("warm-up")
         late = no.when("EVALSHA", containing=name).delay_reply()
         lost.blackhole()
 
@@ -86,12 +87,18 @@ def test_cancelled_while_it_takes_its_votes_back_it_still_does(proxied_trio: Pro
             task = asyncio.ensure_future(lf.twin_of.lock(name, lease=60).try_acquire())
             while not (lost.seen("EVALSHA", containing=name) and masters.look(0, name).holders):
                 await asyncio.sleep(0.005)
-            lost.cut_all()  # and who connects anew hears nothing
-            late.let_go()
             driver = lf.twin_of._driver
-            while driver._dials[2] is None:
+            dial = driver._dial
+
+            def dial_and_cancel(place: int) -> None:
+                dial(place)
+                task.cancel()
+
+            driver._dial = dial_and_cancel  # as soon as it waits for a connection
+            lost.cut_all()  # and who connects anew hears nothing
+            while driver._placed[2] is not None:
                 await asyncio.sleep(0.005)
-            task.cancel()
+            late.let_go()
             with pytest.raises(asyncio.CancelledError):
                 await task
 
