@@ -226,7 +226,7 @@ def test_a_majority_that_restarted_empty_is_a_loss_at_the_next_renewal(
     side: Side, start_masters: StartMasters, name: str
 ) -> None:
     masters = start_masters(3, appendonly=True)
-    lf = side.client(masters.urls)
+    lf = side.client(masters.urls, timeout=10)  # time to connect anew, on a busy machine too
     with lf.lock(f"{name}-warm"):
         wait_until(lambda: all(node.run_id for node in fleet_of(lf).nodes))
     grant = lf.lock(name, lease=30).acquire()
